@@ -1,0 +1,1 @@
+"""Toolferry: the MCP tool loop as a service. Rooms and their import rule are in ARCHITECTURE.md."""

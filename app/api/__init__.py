@@ -1,0 +1,1 @@
+"""The HTTP room, the only one that knows FastAPI. Imports ferry, journal and domain."""

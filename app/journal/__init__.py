@@ -1,0 +1,1 @@
+"""The record of runs: append, tail, cancel, snapshot. Imports domain and anyio."""

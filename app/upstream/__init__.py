@@ -1,0 +1,1 @@
+"""The only room that knows chat completions. Imports domain, openai and msgspec."""
