@@ -1,0 +1,306 @@
+"""What a run tells its readers. Each class is one kind of event; `data()` is its JSON, `name` its SSE `event:`.
+
+The shapes are CONTRACT section 3, with Chat UI's field names. Times are seconds. Absent fields are left out, except
+where the contract says null.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+from app.domain.jsontypes import Json, JsonObject
+from app.domain.messages import Tool, ToolCall, Usage
+
+ServerState: TypeAlias = Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
+Outcome: TypeAlias = Literal["completed", "exhausted", "aborted"]
+AnswerReason: TypeAlias = Literal["stop", "length", "rounds", "content_filter"]
+
+
+class Token(NamedTuple):
+    """A piece of the answer. One per token, so it is as small as can be."""
+
+    token: str
+
+    @property
+    def name(self) -> str:
+        return "stream"
+
+    def data(self) -> JsonObject:
+        return {"type": "stream", "token": self.token}
+
+
+class ReasoningToken(NamedTuple):
+    """A piece of reasoning."""
+
+    token: str
+
+    @property
+    def name(self) -> str:
+        return "reasoning"
+
+    def data(self) -> JsonObject:
+        return {"type": "reasoning", "subtype": "stream", "token": self.token}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Event 1 of every run."""
+
+    run_id: str
+    name: ClassVar[str] = "status"
+
+    def data(self) -> JsonObject:
+        return {"type": "status", "status": "started", "runId": self.run_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Listing and routing are done; exactly once, before anything of the model's."""
+
+    model: str
+    tools: Literal["active", "not_applicable"]
+    reason: str | None = None
+    name: ClassVar[str] = "status"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {"type": "status", "status": "prepared", "model": self.model, "tools": self.tools}
+        return data if self.reason is None else {**data, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """The model is asked once more after a wait of `delay` seconds; nothing of the failed attempt was shown."""
+
+    message: str
+    delay: float
+    name: ClassVar[str] = "status"
+
+    def data(self) -> JsonObject:
+        return {"type": "status", "status": "retrying", "message": self.message, "delay": round(self.delay, 3)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a run that ended on its own or was stopped."""
+
+    outcome: Outcome
+    name: ClassVar[str] = "status"
+
+    def data(self) -> JsonObject:
+        return {"type": "status", "status": "finished", "outcome": self.outcome}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a run that could not go on."""
+
+    code: str
+    message: str
+    name: ClassVar[str] = "status"
+
+    def data(self) -> JsonObject:
+        return {"type": "status", "status": "error", "code": self.code, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """How one MCP server is; one per server and change of state."""
+
+    server: str
+    state: ServerState
+    tools: Sequence[Json] = ()
+    """Original names, or `{name, description, schema, hints}` where the caller asked for them."""
+    message: str | None = None
+    code: str | None = None
+    challenge: str | None = None
+    """The server's `WWW-Authenticate`, when it wants authorization."""
+    name: ClassVar[str] = "server"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {"type": "server", "name": self.server, "state": self.state, "tools": list(self.tools)}
+        for key, value in (("message", self.message), ("code", self.code), ("challenge", self.challenge)):
+            if value is not None:
+                data[key] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """The model calls a tool. `tool` is None for a name that no tool has."""
+
+    call: ToolCall
+    tool: Tool | None
+    parameters: JsonObject
+    """The decoded arguments as they may be shown: references to images stay references."""
+    reasoning: str | None = None
+    content: str | None = None
+    """Both on the round's first call only: all that was thought and said in the round."""
+    name: ClassVar[str] = "tool/call"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {
+            "type": "tool",
+            "subtype": "call",
+            "uuid": self.call.uuid,
+            "call": {"name": self.call.name, "parameters": self.parameters},
+            "server": self.tool.server if self.tool else None,
+            "tool": self.tool.name if self.tool else None,
+            "originalId": self.call.original_id,
+            "argumentsRaw": self.call.arguments_raw,
+        }
+        for key, value in (("reasoning", self.reasoning), ("content", self.content)):
+            if value is not None:
+                data[key] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEta:
+    """How long the call will take, in seconds."""
+
+    uuid: str
+    eta: float
+    name: ClassVar[str] = "tool/eta"
+
+    def data(self) -> JsonObject:
+        return {"type": "tool", "subtype": "eta", "uuid": self.uuid, "eta": round(self.eta, 3)}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    """How far the call is."""
+
+    uuid: str
+    progress: float
+    total: float | None = None
+    message: str | None = None
+    name: ClassVar[str] = "tool/progress"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {"type": "tool", "subtype": "progress", "uuid": self.uuid, "progress": self.progress}
+        for key, value in (("total", self.total), ("message", self.message)):
+            if value is not None:
+                data[key] = value
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSucceeded:
+    """The call gave a result."""
+
+    uuid: str
+    tool_name: str
+    parameters: JsonObject
+    outputs: Sequence[JsonObject]
+    duration: float
+    name: ClassVar[str] = "tool/result"
+
+    def data(self) -> JsonObject:
+        return {
+            "type": "tool",
+            "subtype": "result",
+            "uuid": self.uuid,
+            "result": {
+                "status": "success",
+                "call": {"name": self.tool_name, "parameters": self.parameters},
+                "outputs": list(self.outputs),
+                "display": True,
+            },
+            "duration": round(self.duration, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFailed:
+    """The call failed, was cancelled, or was never made."""
+
+    uuid: str
+    message: str
+    code: str
+    duration: float
+    name: ClassVar[str] = "tool/error"
+
+    def data(self) -> JsonObject:
+        return {
+            "type": "tool",
+            "subtype": "error",
+            "uuid": self.uuid,
+            "message": self.message,
+            "code": self.code,
+            "duration": round(self.duration, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the reader should know; `about` names what it concerns."""
+
+    code: str
+    message: str
+    about: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    name: ClassVar[str] = "notice"
+
+    def data(self) -> JsonObject:
+        return {"type": "notice", **self.about, "code": self.code, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Tokens of the run so far, summed over its rounds, in OpenAI's words."""
+
+    usage: Usage
+    name: ClassVar[str] = "usage"
+
+    def data(self) -> JsonObject:
+        return {"type": "usage", **usage_json(self.usage)}
+
+
+@dataclass(frozen=True, slots=True)
+class FinalAnswer:
+    """The answer: text of the last round, without reasoning (inline: with it in front, as it was streamed)."""
+
+    text: str
+    reason: AnswerReason
+    name: ClassVar[str] = "finalAnswer"
+
+    def data(self) -> JsonObject:
+        return {
+            "type": "finalAnswer",
+            "text": self.text,
+            "reason": self.reason,
+            "interrupted": self.reason != "stop",
+        }
+
+
+Event: TypeAlias = (
+    Token
+    | ReasoningToken
+    | Started
+    | Prepared
+    | Retrying
+    | Finished
+    | Failed
+    | ServerReport
+    | ToolCalled
+    | ToolEta
+    | ToolProgress
+    | ToolSucceeded
+    | ToolFailed
+    | Notice
+    | UsageReport
+    | FinalAnswer
+)
+
+
+def usage_json(usage: Usage) -> JsonObject:
+    """Show token counts in OpenAI's words; the details only where a provider told them."""
+    data: JsonObject = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+    if usage.cached_tokens:
+        data["cached_tokens"] = usage.cached_tokens
+    if usage.reasoning_tokens:
+        data["reasoning_tokens"] = usage.reasoning_tokens
+    return data

@@ -1,0 +1,19 @@
+"""JSON as Python sees it, and the two looks that tell its shapes apart. Knows nothing of what the JSON means."""
+
+from typing import Any, TypeAlias, TypeGuard
+
+Json: TypeAlias = Any
+"""Any JSON value: None, bool, int, float, str, list or dict. Nothing is known of it until it was looked at."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object. Treated as frozen once it was handed on: change a copy."""
+
+
+def is_object(value: object) -> TypeGuard[JsonObject]:
+    """Tell whether a JSON value is an object; JSON has no other keys than strings."""
+    return isinstance(value, dict)
+
+
+def is_array(value: object) -> TypeGuard[list[Json]]:
+    """Tell whether a JSON value is an array."""
+    return isinstance(value, list)

@@ -1,0 +1,63 @@
+"""A request after validation: what one run is to do. Frozen; made by the API room, read by all others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from app.domain.jsontypes import Json, JsonObject
+from app.domain.messages import Message
+from app.domain.secrets import Secret
+
+Trust: TypeAlias = Literal["operator", "user"]
+"""Who put a server there. Decided once when a `ServerSpec` is made; never derived from a name or an address."""
+
+Protocol: TypeAlias = Literal["auto", "legacy", "modern"]
+"""Which family of MCP revisions to speak: the stateless one (modern), the handshake one (legacy), or find out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """One MCP server as it was configured or asked for. Its address may hold a key in the query, so it has no repr."""
+
+    name: str
+    url: str = field(repr=False)
+    trust: Trust
+    headers: Mapping[str, Secret] = field(default_factory=dict[str, Secret], repr=False)
+    allowed_tools: tuple[str, ...] | None = None
+    """Original tool names, with `*` and `?`; None lets all through."""
+    blocked_tools: tuple[str, ...] = ()
+    timeout_seconds: float | None = None
+    """Silence allowed during a call; None for the service's own limit."""
+    protocol: Protocol = "auto"
+    required: bool = False
+    allow_plain_http_public: bool = False
+    """Operator's entries only: plain http to a public address."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What the caller wants, with the defaults filled in."""
+
+    messages: tuple[Message, ...] = field(repr=False)
+    model: str | None = None
+    servers: tuple[ServerSpec, ...] = ()
+    server_names: tuple[str, ...] | None = None
+    """Selection by name over environment and request; None means all, an empty tuple none."""
+    preprompt: str | None = field(default=None, repr=False)
+    timezone: str | None = None
+    """An IANA zone name that exists."""
+    force_tools: bool = False
+    tool_choice: str | JsonObject = "auto"
+    parallel_tool_calls: bool | None = None
+    max_rounds: int = 10
+    reasoning: Literal["separate", "inline", "hidden"] = "separate"
+    resumable: bool = False
+    include_tools: bool = False
+    """`server` events carry descriptions, schemas and hints."""
+    provider: str | None = None
+    """Appended to the model id as `:provider`; None for auto."""
+    parameters: Mapping[str, Json] = field(default_factory=dict[str, Json], repr=False)
+    """Sampling and output parameters, passed to the model as they are."""
+    conversation_id: str | None = None
+    user_token: Secret | None = None
+    """The caller's own token (`X-User-Token`)."""
