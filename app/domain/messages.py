@@ -6,6 +6,9 @@ from typing import NamedTuple, TypeAlias
 
 from app.domain.jsontypes import Json, JsonObject
 
+UNKNOWN_ETA_SECONDS = 10.0
+"""What a call is said to take when nothing is known of its tool (CONTRACT section 3)."""
+
 Message: TypeAlias = JsonObject
 """One message in OpenAI's chat form (`role`, `content`, …). Unknown fields are kept."""
 
@@ -117,8 +120,8 @@ class Tool:
     """The server's name as the user gave it."""
     name: str
     """The name on that server."""
-    eta_seconds: float = 10.0
-    """How long a call is expected to take; 10 when nothing is known."""
+    eta_seconds: float = UNKNOWN_ETA_SECONDS
+    """How long a call is expected to take."""
 
 
 class Progress(NamedTuple):

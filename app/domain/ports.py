@@ -48,6 +48,11 @@ class Toolbox(Protocol):
         """What can be called now, in a stable order."""
         ...
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether any server was selected, admitted or not."""
+        ...
+
     def find(self, name: str) -> Tool | None:
         """Look up the tool that the model calls `name`."""
         ...

@@ -1,0 +1,87 @@
+"""One crossing: open the toolbox, make the model ready, start the loop. Knows the rooms by their ports only."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import anyio.abc
+
+from app.domain.errors import InvalidRequest
+from app.domain.events import Prepared, Started
+from app.domain.jsontypes import JsonObject, is_object
+from app.domain.limits import RunLimits
+from app.domain.messages import Usage
+from app.domain.ports import Catalogue, ModelFacts, RunRecord, Servers, Toolbox
+from app.domain.spec import RunSpec
+from app.run.act import Hands
+from app.run.answer import Answer
+from app.run.images import images_from_messages
+from app.run.listen import Ears
+from app.run.loop import run_loop
+from app.run.prompt import tool_prompt
+from app.run.stream import carry
+from app.run.talk import Talk, opening
+
+
+@dataclass(frozen=True, slots=True)
+class Ferry:
+    """Takes runs across. The task group owns their tasks and outlives every request."""
+
+    catalogue: Catalogue
+    servers: Servers
+    limits: RunLimits
+    tasks: anyio.abc.TaskGroup
+
+    def depart(self, spec: RunSpec, facts: ModelFacts, record: RunRecord) -> None:
+        """Start a run; event 1 is recorded before anything is awaited."""
+        record.append(Started(record.run_id))
+
+        async def cross() -> tuple[Answer, Usage | None]:
+            return await self._cross(spec, facts, record)
+
+        self.tasks.start_soon(lambda: carry(record, cross, run_seconds=self.limits.run_seconds), name=record.run_id)
+
+    async def _cross(self, spec: RunSpec, facts: ModelFacts, record: RunRecord) -> tuple[Answer, Usage | None]:
+        """Fill what the loop needs, and run it."""
+        offered, why_not = _tools_wanted(spec, facts)
+        async with self.servers.open_box(offered, record.append) as toolbox:
+            if not toolbox.tools and why_not is None:
+                why_not = "no_tools" if toolbox.has_servers else "no_servers"
+            record.append(Prepared(facts.id, "not_applicable" if why_not else "active", why_not))
+            ears = Ears(self.catalogue.open(facts, spec), record.append, spec.reasoning)
+            images = images_from_messages(spec.messages)
+            hands = Hands(toolbox, record.append, self.limits, images)
+            prompt = None if why_not else _prompt(toolbox, spec, image_count=len(images))
+            messages = opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt)
+            talk = Talk(messages, record, toolbox, _choice(spec.tool_choice, toolbox))
+            return await run_loop(talk, ears, hands, max_rounds=spec.max_rounds), ears.usage
+
+
+def _tools_wanted(spec: RunSpec, facts: ModelFacts) -> tuple[RunSpec, str | None]:
+    """Decide, before any server is asked, whether tools come into it; without them no server is selected."""
+    if spec.tool_choice == "none":
+        return replace(spec, server_names=()), "tool_choice_none"
+    if not facts.supports_tools and not spec.force_tools:
+        return replace(spec, server_names=()), "model_without_tools"
+    return spec, None
+
+
+def _prompt(toolbox: Toolbox, spec: RunSpec, *, image_count: int) -> str:
+    zone = ZoneInfo(spec.timezone) if spec.timezone else None
+    specs = [tool.spec for tool in toolbox.tools]
+    return tool_prompt(specs, now=datetime.now(UTC), zone=zone, image_count=image_count)
+
+
+def _choice(choice: str | JsonObject, toolbox: Toolbox) -> str | JsonObject:
+    """Let a forced choice name a tool as its server does; the model knows it by its exposed name.
+
+    Raises:
+        InvalidRequest: No tool of this run has that name.
+    """
+    if not is_object(choice) or not is_object(choice.get("function")):
+        return choice
+    name = choice["function"].get("name")
+    tool = toolbox.find(name) or next((tool for tool in toolbox.tools if tool.name == name), None)
+    if tool is None:
+        raise InvalidRequest("tool_choice names a tool that none of the selected servers offers.", param="tool_choice")
+    return {**choice, "function": {"name": tool.spec.name}}

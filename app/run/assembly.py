@@ -1,0 +1,180 @@
+"""Fragments of tool calls become calls. Sans-I/O: knows neither the provider's stream nor how calls are executed.
+
+Providers disagree on what names a fragment: an index, an id, both, or neither; they repeat names and ids, leave them
+empty, or flush everything once more at the end. The rules, in order: an index routes the fragment, but the same index
+with another id opens a new call; without an index an id does, and a fragment with neither belongs to the call opened
+last, unless it names a tool and that call is already whole.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from app.domain.jsontypes import Json, JsonObject, is_object
+from app.domain.messages import CallFragment, ToolCall
+
+CUT_OFF = "The reply hit the length limit before this call was complete, so it was not executed. Make a smaller call."
+_NO_OBJECT = (
+    "The arguments are not a JSON object, so the call was not executed. Send it again with valid JSON arguments."
+)
+_FENCE = re.compile(r"^```[a-zA-Z0-9_-]*\s*")
+
+
+@dataclass(slots=True)
+class _Slot:
+    index: int | None
+    id: str = ""
+    name: str = ""
+    parts: list[str] = field(default_factory=list[str])
+    length: int = 0
+    extra: JsonObject = field(default_factory=dict[str, Json])
+
+    def add(self, fragment: CallFragment) -> None:
+        if fragment.id and not self.id:
+            self.id = fragment.id
+        if fragment.name:
+            self.name = _joined_name(self.name, fragment.name)
+        if fragment.extra:
+            self.extra.update(fragment.extra)
+        arguments = fragment.arguments
+        if arguments and not self._repeats(arguments):
+            self.parts.append(arguments)
+            self.length += len(arguments)
+
+    def text(self) -> str:
+        if len(self.parts) > 1:
+            self.parts = ["".join(self.parts)]
+        return self.parts[0] if self.parts else ""
+
+    def is_whole(self) -> bool:
+        return is_object(_strict_json(self.text()))
+
+    def _repeats(self, arguments: str) -> bool:
+        return len(arguments) == self.length and arguments == self.text() and self.is_whole()
+
+
+class CallAssembly:
+    """Takes fragments as they come, gives calls at the end, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+        self._by_index: dict[int, _Slot] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._slots)
+
+    def add(self, fragment: CallFragment) -> None:
+        """Put a fragment where it belongs."""
+        slot = self._slot_for(fragment)
+        if slot is None:
+            slot = _Slot(fragment.index)
+            self._slots.append(slot)
+            if fragment.index is not None:
+                self._by_index[fragment.index] = slot
+        slot.add(fragment)
+
+    def calls(self, *, cut_off: bool, taken_ids: Iterable[str]) -> tuple[ToolCall, ...]:
+        """Finish the calls.
+
+        Args:
+            cut_off: The reply ended at the length limit: nothing of it was completely received.
+            taken_ids: Ids that the conversation uses already; a call never gets one of them.
+        """
+        taken = set(taken_ids)
+        calls: list[ToolCall] = []
+        for slot in self._slots:
+            if not slot.name and not slot.text().strip():
+                continue
+            call_id = slot.id if slot.id and slot.id not in taken else f"call_{uuid.uuid4().hex[:24]}"
+            taken.add(call_id)
+            calls.append(_call_from_slot(slot, call_id, cut_off=cut_off))
+        return tuple(calls)
+
+    def _slot_for(self, fragment: CallFragment) -> _Slot | None:
+        if fragment.index is not None:
+            slot = self._by_index.get(fragment.index)
+            is_other = slot is not None and bool(fragment.id) and bool(slot.id) and fragment.id != slot.id
+            return None if is_other or (slot is not None and _starts_anew(slot, fragment)) else slot
+        if fragment.id:
+            return next((slot for slot in self._slots if slot.id == fragment.id), None)
+        last = self._slots[-1] if self._slots else None
+        return None if last is None or _starts_anew(last, fragment) else last
+
+
+def arguments_from_text(text: str) -> JsonObject | None:
+    """Decode a call's arguments: blank means none; a fence or a sentence around a whole object is taken off.
+
+    Returns None where no single JSON object is to be had.
+    """
+    text = text.strip()
+    if not text:
+        return {}
+    value = _strict_json(text)
+    if isinstance(value, str):
+        value = _strict_json(value)
+    elif value is _INVALID:
+        value = _unwrapped(text)
+    if value is None:
+        return {}
+    return value if is_object(value) else None
+
+
+_INVALID = object()
+
+
+def _strict_json(text: str) -> Json:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return _INVALID
+    return value
+
+
+def _refuse_constant(name: str) -> Json:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+def _unwrapped(text: str) -> Json:
+    text = _FENCE.sub("", text)
+    if not text.startswith("{"):
+        return _INVALID
+    try:
+        value, end = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
+    except (ValueError, RecursionError):
+        return _INVALID
+    return _INVALID if "{" in text[end:] else value
+
+
+def _joined_name(known: str, more: str) -> str:
+    """Set a name once; a provider that streams it in pieces, or in growing ones, is followed."""
+    if not known or more.startswith(known):
+        return more
+    return known if known.endswith(more) else known + more
+
+
+def _starts_anew(slot: _Slot, fragment: CallFragment) -> bool:
+    """Tell whether a nameable fragment without an id of its own begins a further call."""
+    if fragment.id or not fragment.name or not slot.name or not slot.parts:
+        return False
+    return slot.is_whole() and (fragment.name, fragment.arguments) != (slot.name, slot.text())
+
+
+def _call_from_slot(slot: _Slot, call_id: str, *, cut_off: bool) -> ToolCall:
+    raw = slot.text().encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    arguments = arguments_from_text(raw)
+    fault = CUT_OFF if cut_off else _NO_OBJECT if arguments is None else None
+    return ToolCall(
+        uuid=str(uuid.uuid4()),
+        id=call_id,
+        name=slot.name,
+        arguments_raw=raw,
+        arguments=arguments,
+        fault=fault,
+        original_id=slot.id or None,
+        extra=slot.extra,
+    )

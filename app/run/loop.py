@@ -1,0 +1,30 @@
+"""Ask, listen, act, repeat."""
+
+from app.run.act import Hands
+from app.run.answer import Answer, answered, closing_answer, is_blank
+from app.run.listen import Ears
+from app.run.prompt import NUDGE
+from app.run.talk import Talk, assistant_message
+
+
+async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> Answer:
+    """Let the model and the tools talk until there is an answer.
+
+    Raises:
+        RunError: The model could not be asked, or its stream broke.
+    """
+    nudge: str | None = None
+    cut_offs = 0
+    for _ in range(max_rounds):
+        reply = await ears.hear_reply(talk.question(nudge=nudge))
+        if not reply.calls:
+            if is_blank(reply) and nudge is None:
+                nudge = NUDGE
+                continue
+            return answered(reply, talk, ears, called=hands.called)
+        if reply.finish_reason == "length":
+            cut_offs += 1
+            if cut_offs > hands.limits.cut_off_retries:
+                return answered(reply, talk, ears, called=hands.called)
+        talk.say(assistant_message(reply), *await hands.answer_calls(reply))
+    return await closing_answer(talk, ears, max_rounds=max_rounds, called=hands.called)

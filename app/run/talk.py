@@ -1,0 +1,98 @@
+"""The conversation as the model gets it: how it opens, how a reply and its results are said in it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.domain.jsontypes import Json, JsonObject, is_array, is_object
+from app.domain.messages import Message, Reply, ToolCall
+from app.domain.ports import Ask, RunRecord, Toolbox
+
+_SYSTEM_ROLES = ("system", "developer")
+
+
+@dataclass(slots=True)
+class Talk:
+    """The conversation so far, and how the next question to the model is put."""
+
+    messages: tuple[Message, ...]
+    record: RunRecord
+    toolbox: Toolbox
+    tool_choice: str | JsonObject = "auto"
+
+    def say(self, *messages: Message) -> None:
+        """Go on with these messages; the caller gets them too."""
+        self.messages = (*self.messages, *messages)
+        self.record.add_messages(messages)
+        # A forced choice is for the first round: kept, it would have the model call tools for ever.
+        self.tool_choice = "auto"
+
+    def question(self, *, nudge: str | None = None) -> Ask:
+        """Ask with all tools. A nudge is one more user message for this once, which the conversation does not keep."""
+        nudged: tuple[Message, ...] = () if nudge is None else ({"role": "user", "content": nudge},)
+        tools = [tool.spec for tool in self.toolbox.tools]
+        return Ask((*self.messages, *nudged), tools, self.tool_choice)
+
+    def closing_question(self, instruction: str) -> Ask:
+        """Ask without tools; the instruction takes the place of a further system message."""
+        return Ask((*self.messages, {"role": "user", "content": instruction}))
+
+
+def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:
+    """Put exactly one system message first: tool prompt, then preprompt, then the caller's own system text.
+
+    Source of the rule: CONTRACT section 4; many chat templates fail on a second or later system message.
+    """
+    said = [_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM_ROLES]
+    parts = [part.strip() for part in (tool_prompt or "", preprompt or "", *said)]
+    system = "\n\n".join(part for part in parts if part)
+    rest = tuple(message for message in messages if message.get("role") not in _SYSTEM_ROLES)
+    return ({"role": "system", "content": system}, *rest) if system else rest
+
+
+def assistant_message(reply: Reply) -> Message:
+    """Say a reply in OpenAI's form. Arguments are always valid JSON, whatever the model wrote."""
+    message: Message = {"role": "assistant", "content": reply.content}
+    if reply.calls:
+        message["tool_calls"] = [_call_json(call) for call in reply.calls]
+    return message
+
+
+def tool_message(call: ToolCall, text: str) -> Message:
+    """Answer a call."""
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
+
+
+def call_ids(messages: Iterable[Message]) -> set[str]:
+    """Collect the ids of all calls that a conversation holds."""
+    ids: set[str] = set()
+    for message in messages:
+        calls = message.get("tool_calls")
+        if is_array(calls):
+            ids.update(call["id"] for call in calls if is_object(call) and isinstance(call.get("id"), str))
+    return ids
+
+
+def _call_json(call: ToolCall) -> Json:
+    arguments = call.arguments_raw if _is_object_text(call.arguments_raw) else json.dumps(call.arguments or {})
+    return {
+        **call.extra,
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _is_object_text(text: str) -> bool:
+    try:
+        return is_object(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _text(content: Json) -> str:
+    if isinstance(content, str):
+        return content
+    if is_array(content):
+        return "\n".join(part["text"] for part in content if is_object(part) and isinstance(part.get("text"), str))
+    return ""
