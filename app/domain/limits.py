@@ -1,4 +1,4 @@
-"""Limits of a run. The numbers and their reasons are in `security.md`'s table and CONTRACT section 4."""
+"""Limits of a request and of a run. Each is a setting, so that operators and tests can choose their own."""
 
 from dataclasses import dataclass
 
@@ -15,3 +15,17 @@ class RunLimits:
     """How often a reply that was cut off inside its calls is answered with a request for smaller ones."""
     run_seconds: float = 1800.0
     """The whole run, whatever it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one request may bring, checked before it is a run."""
+
+    body_bytes: int = 10 * 1024 * 1024
+    """Pictures come inline."""
+    json_depth: int = 64
+    servers: int = 16
+    server_headers: int = 32
+    """For each server."""
+    runs: int = 512
+    """Under way at once."""

@@ -131,9 +131,9 @@ class RunLog:
             return tuple(self._entries)
         return tuple(self._entries[position] for position in range(-count, 0))
 
-    def ended_before(self, moment: float) -> bool:
-        """Tell whether the run ended before a moment, in monotonic seconds."""
-        return self.ended_at is not None and self.ended_at < moment
+    def ended_by(self, moment: float) -> bool:
+        """Tell whether the run had ended by a moment, in monotonic seconds."""
+        return self.ended_at is not None and self.ended_at <= moment
 
     async def ended(self) -> None:
         """Wait for the run's end."""
@@ -172,7 +172,7 @@ class MemoryJournal:
     def find(self, run_id: str) -> RunLog | None:
         """Look up a run's record; None when there never was one or it has expired."""
         log = self._logs.get(run_id)
-        return None if log is None or log.ended_before(self._expiry()) else log
+        return None if log is None or log.ended_by(self._expiry()) else log
 
     def find_by_key(self, key: str, fingerprint: bytes) -> RunLog | None:
         """Look up the run that was started under an idempotency key.
@@ -198,7 +198,7 @@ class MemoryJournal:
         expiry = self._expiry()
         total = sum(log.bytes for log in self._logs.values())
         for run_id, log in list(self._logs.items()):
-            if log.ended_before(expiry) or (log.ended_at is not None and total > self._options.total_bytes):
+            if log.ended_by(expiry) or (log.ended_at is not None and total > self._options.total_bytes):
                 total -= log.bytes
                 del self._logs[run_id]
         if len(self._keys) > len(self._logs):

@@ -118,7 +118,7 @@ def arguments_from_text(text: str) -> JsonObject | None:
         value = _unwrapped(text)
     if value is None:
         return {}
-    return value if is_object(value) else None
+    return value if is_object(value) and _is_text(value) else None
 
 
 _INVALID = object()
@@ -127,11 +127,18 @@ _INVALID = object()
 def _strict_json(text: str) -> Json:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return _INVALID
     return value
+
+
+def _is_text(value: Json) -> bool:
+    """Tell whether a value can be written as UTF-8: an escape may hide half a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> Json:

@@ -38,7 +38,7 @@ def tool_prompt(tools: Sequence[ToolSpec], *, now: datetime, zone: tzinfo | None
     if image_count:
         named = "image_1" if image_count == 1 else f"image_1 to image_{image_count}"
         lines.append(
-            f"The user has attached {image_count} image(s), called {named} in the order they came. To hand one to a tool, "
+            f"The user has attached {image_count} image(s), called {named} in order. To hand one to a tool, "
             "give its name, for example image_1, as the argument image, image_url or input_image; never write the data."
         )
     return "\n".join(lines)

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import anyio
 
+from app.domain.current import run_id
 from app.domain.errors import DeadlineExceeded, FerryError, ShuttingDown
 from app.domain.events import Event, Failed, FinalAnswer, Finished, UsageReport
 from app.domain.messages import Usage
@@ -25,6 +27,7 @@ async def carry(
     Cancelling through the record ends the run as `aborted`; a cancellation from outside, when the process stops, ends
     it with `shutting_down`.
     """
+    run_id.set(record.run_id)
     ending: list[Event] = [Failed(ShuttingDown.code, "The service was stopped while the run was under way.")]
     try:
         with anyio.CancelScope() as scope:
@@ -54,10 +57,10 @@ def _cause(error: Exception) -> Exception:
     """Take the error out of the groups that task groups on its way have put around it."""
     cause = error
     while isinstance(cause, ExceptionGroup):
-        inner: tuple[Exception, ...] = cause.exceptions
-        if len(inner) != 1:
-            break
-        cause = inner[0]
+        group = cast("ExceptionGroup[Exception]", cause)
+        if len(group.exceptions) != 1:
+            return group
+        cause = group.exceptions[0]
     return cause
 
 

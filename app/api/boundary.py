@@ -1,0 +1,49 @@
+"""The outermost layer: every answer has an `X-Request-Id`, and no unknown error gets past here.
+
+Touches nothing else of a response, so streams pass through unbuffered.
+"""
+
+import logging
+import re
+import uuid
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.problems import problem
+from app.domain.errors import FerryError
+
+_log = logging.getLogger(__name__)
+
+_SANE = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class Boundary:
+    """ASGI middleware. The caller's own `X-Request-Id` is kept where it is sane."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
+        request_id = given.decode() if _SANE.fullmatch(given) else uuid.uuid4().hex
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            _log.exception("request %s broke", request_id)
+            if has_started:
+                raise  # the server cuts the connection: nothing else tells the caller that the answer is not whole
+            answer = problem(500, FerryError.code, "The request failed because of a fault in this service.")
+            await answer(scope, receive, send_with_id)

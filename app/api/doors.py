@@ -1,0 +1,45 @@
+"""What the routes reach the rest of the service by; made by main, kept in the application's state."""
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.domain.errors import ShuttingDown, TooManyRuns
+from app.domain.limits import RequestLimits
+from app.domain.ports import Catalogue, Servers
+from app.ferry import Ferry
+from app.journal.memory import MemoryJournal
+
+
+@dataclass(slots=True)
+class Doors:
+    """The open service. `is_draining` is the one thing that changes: from then on no run is taken."""
+
+    ferry: Ferry
+    journal: MemoryJournal
+    catalogue: Catalogue
+    servers: Servers
+    limits: RequestLimits
+    heartbeat_seconds: float
+    is_draining: bool = False
+
+    def admit_run(self) -> None:
+        """Make sure that one more run may start.
+
+        Raises:
+            ShuttingDown: The process drains.
+            TooManyRuns: As many as allowed are under way.
+        """
+        if self.is_draining:
+            raise ShuttingDown("The service is shutting down and takes no new runs.")
+        if self.journal.running() >= self.limits.runs:
+            raise TooManyRuns(f"{self.limits.runs} runs are under way, which is all that are allowed at once.")
+
+
+def _doors(request: Request) -> Doors:
+    return cast("Doors", request.app.state.doors)
+
+
+OpenDoors = Annotated[Doors, Depends(_doors)]
+"""How a route asks for them."""

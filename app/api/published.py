@@ -1,0 +1,337 @@
+"""What the OpenAPI document says of events and snapshots: models for readers, which no event passes through.
+
+A test holds every kind of event that the service makes against these models, so that they stay true.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from app import __version__
+from app.api.schemas import CheckRequest, RunRequest, ServerEntry
+from app.domain.jsontypes import JsonObject
+
+
+class _Published(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StatusStarted(_Published):
+    """Always event 1."""
+
+    type: Literal["status"]
+    status: Literal["started"]
+    runId: str  # noqa: N815  # the wire's name
+
+
+class StatusPrepared(_Published):
+    """Listing and routing are done; exactly once, before anything that the model says."""
+
+    type: Literal["status"]
+    status: Literal["prepared"]
+    model: str
+    tools: Literal["active", "not_applicable"]
+    reason: Literal["no_servers", "no_tools", "model_without_tools", "tool_choice_none"] | None = None
+
+
+class StatusRetrying(_Published):
+    """The model is asked once more after `delay` seconds."""
+
+    type: Literal["status"]
+    status: Literal["retrying"]
+    message: str
+    delay: float
+
+
+class StatusFinished(_Published):
+    """The last event of a run that ended on its own or was stopped."""
+
+    type: Literal["status"]
+    status: Literal["finished"]
+    outcome: Literal["completed", "exhausted", "aborted"]
+
+
+class StatusError(_Published):
+    """The last event of a run that could not go on."""
+
+    type: Literal["status"]
+    status: Literal["error"]
+    code: str
+    message: str
+
+
+class ListedTool(_Published):
+    """A tool with all that its server says of it; with `"include": ["tools"]`."""
+
+    name: str
+    description: str
+    schema_: dict[str, Any] = Field(alias="schema")
+    hints: dict[str, Any]
+
+
+class ServerEvent(_Published):
+    """One per server and change of state."""
+
+    type: Literal["server"]
+    name: str
+    state: Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
+    tools: list[str | ListedTool]
+    message: str | None = None
+    code: str | None = None
+    challenge: str | None = None
+
+
+class StreamEvent(_Published):
+    """A piece of the answer."""
+
+    type: Literal["stream"]
+    token: str
+
+
+class ReasoningEvent(_Published):
+    """A piece of reasoning."""
+
+    type: Literal["reasoning"]
+    subtype: Literal["stream"]
+    token: str
+
+
+class NamedCall(_Published):
+    """A tool's name as the model knows it, with its arguments."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+class ToolCallEvent(_Published):
+    """The model calls a tool."""
+
+    type: Literal["tool"]
+    subtype: Literal["call"]
+    uuid: str
+    call: NamedCall
+    server: str | None
+    tool: str | None
+    originalId: str | None  # noqa: N815  # the wire's name
+    argumentsRaw: str  # noqa: N815  # the wire's name
+    reasoning: str | None = None
+    content: str | None = None
+
+
+class ToolEtaEvent(_Published):
+    """How long the call will take, in seconds."""
+
+    type: Literal["tool"]
+    subtype: Literal["eta"]
+    uuid: str
+    eta: float
+
+
+class ToolProgressEvent(_Published):
+    """How far the call is."""
+
+    type: Literal["tool"]
+    subtype: Literal["progress"]
+    uuid: str
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class ToolOutput(_Published):
+    """What the tool gave: its text, its structured content, and the MCP content blocks."""
+
+    text: str
+    structured: Any = None
+    content: list[dict[str, Any]]
+
+
+class ToolResult(_Published):
+    """A success."""
+
+    status: Literal["success"]
+    call: NamedCall
+    outputs: list[ToolOutput]
+    display: Literal[True]
+
+
+class ToolResultEvent(_Published):
+    """The call gave a result; `duration` in seconds."""
+
+    type: Literal["tool"]
+    subtype: Literal["result"]
+    uuid: str
+    result: ToolResult
+    duration: float
+
+
+class ToolErrorEvent(_Published):
+    """The call failed, was cancelled, or was never made."""
+
+    type: Literal["tool"]
+    subtype: Literal["error"]
+    uuid: str
+    message: str
+    code: str
+    duration: float
+
+
+class NoticeEvent(_Published):
+    """Something worth knowing; further fields name what it concerns."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: Literal["notice"]
+    code: str
+    message: str
+
+
+class UsageCounts(_Published):
+    """Tokens, summed over the rounds."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class UsageEvent(UsageCounts):
+    """Where the provider reports them."""
+
+    type: Literal["usage"]
+
+
+class FinalAnswerEvent(_Published):
+    """The answer; `interrupted` unless the reason is `stop`."""
+
+    type: Literal["finalAnswer"]
+    text: str
+    reason: Literal["stop", "length", "rounds", "content_filter"]
+    interrupted: bool
+
+
+_StatusEvent = Annotated[
+    StatusStarted | StatusPrepared | StatusRetrying | StatusFinished | StatusError, Field(discriminator="status")
+]
+_ToolEvent = Annotated[
+    ToolCallEvent | ToolEtaEvent | ToolProgressEvent | ToolResultEvent | ToolErrorEvent, Field(discriminator="subtype")
+]
+
+
+class RunEvent(
+    RootModel[
+        Annotated[
+            _StatusEvent
+            | ServerEvent
+            | StreamEvent
+            | ReasoningEvent
+            | _ToolEvent
+            | NoticeEvent
+            | UsageEvent
+            | FinalAnswerEvent,
+            Field(discriminator="type"),
+        ]
+    ]
+):
+    """The `data:` of one event. The SSE `event:` is its type, for tools `tool/` and the subtype."""
+
+
+class CallFailure(_Published):
+    """Why a call, or the run, failed."""
+
+    code: str
+    message: str
+
+
+class SnapshotCall(_Published):
+    """A call with its end, when it has one."""
+
+    uuid: str
+    server: str | None
+    tool: str | None
+    call: NamedCall
+    result: ToolResult | None = None
+    error: CallFailure | None = None
+    duration: float | None = None
+
+
+class RunSnapshot(_Published):
+    """A run as it is now. `messages` are new since the request, ready for the next one."""
+
+    id: str
+    object: Literal["run"]
+    state: Literal["running", "awaiting_input", "ended"]
+    outcome: Literal["completed", "exhausted", "aborted"] | None
+    error: CallFailure | None = None
+    model: str | None
+    text: str
+    reasoning: str
+    calls: list[SnapshotCall]
+    inputs: list[dict[str, Any]]
+    usage: UsageCounts | None
+    messages: list[dict[str, Any]]
+    lastEventId: int  # noqa: N815  # the wire's name
+    createdAt: str  # noqa: N815  # the wire's name
+
+
+class Problem(_Published):
+    """An error before the first byte, in OpenAI's form."""
+
+    code: str
+    message: str
+    param: str | None
+    type: str
+
+
+class ProblemBody(_Published):
+    """The body of every 4xx and 5xx."""
+
+    error: Problem
+
+
+def _reference(name: str) -> JsonObject:
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+RUN_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": _reference("RunRequest")}}}
+_CHECKED: JsonObject = {"anyOf": [_reference("ServerEntry")["schema"], _reference("CheckRequest")["schema"]]}
+CHECK_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": {"schema": _CHECKED}}}}
+RUN_CONTENT: JsonObject = {
+    "description": 'The events of the run; the snapshot where the request says `"stream": false`.',
+    "content": {"text/event-stream": _reference("RunEvent"), "application/json": _reference("RunSnapshot")},
+}
+EVENT_CONTENT: JsonObject = {"description": "The events.", "content": {"text/event-stream": _reference("RunEvent")}}
+SNAPSHOT_CONTENT: JsonObject = {
+    "description": "The snapshot.",
+    "content": {"application/json": _reference("RunSnapshot")},
+}
+
+
+def install_openapi(app: FastAPI) -> None:
+    """Have the OpenAPI document describe bodies, events, snapshot and errors."""
+
+    def openapi() -> JsonObject:
+        if not app.openapi_schema:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = openapi
+
+
+def _document(app: FastAPI) -> JsonObject:
+    document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
+    inputs, outputs = [RunRequest, ServerEntry, CheckRequest], [RunEvent, RunSnapshot, ProblemBody]
+    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in inputs]
+    modes.extend((model, "serialization") for model in outputs)
+    _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
+    document.setdefault("components", {})["schemas"] = definitions["$defs"]
+    problem = {"description": "An error.", "content": {"application/json": _reference("ProblemBody")}}
+    for route in document["paths"].values():
+        for operation in route.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = problem
+    return document

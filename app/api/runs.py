@@ -1,0 +1,132 @@
+"""Runs over HTTP: start one, look at it, follow its events, stop it."""
+
+import hashlib
+import uuid
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from app.api.body import read_body
+from app.api.doors import Doors, OpenDoors
+from app.api.problems import status_from_code
+from app.api.published import EVENT_CONTENT, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
+from app.api.schemas import RunRequest, check_servers, parse
+from app.api.sse import RunStream
+from app.domain.errors import MalformedRequest, NotFound
+from app.domain.secrets import Secret
+from app.domain.spec import RunSpec
+from app.journal.memory import RunLog
+
+router = APIRouter(tags=["runs"])
+
+RunId = Annotated[str, Path(description="`run_` and 32 hex digits.")]
+
+
+@router.post("/v1/runs", openapi_extra=RUN_BODY, responses={200: RUN_CONTENT})
+async def start_run(
+    request: Request,
+    doors: OpenDoors,
+    idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
+    x_user_token: Annotated[str | None, Header(description="The caller's own token; see the README.")] = None,
+) -> Response:
+    """Start a run; answers an event stream, or the snapshot at its end when `"stream": false`."""
+    body = await read_body(request, doors.limits)
+    asked = parse(RunRequest, body.json)
+    check_servers(asked.servers, doors.limits)
+    spec = asked.to_spec(body.json, user_token=Secret(x_user_token) if x_user_token else None)
+    log, is_new = await _log_for(spec, doors, key=idempotency_key, fingerprint=hashlib.sha256(body.raw).digest())
+    owns_run = is_new and not spec.resumable
+    if asked.stream:
+        return RunStream(log, after=0, heartbeat_seconds=doors.heartbeat_seconds, owns_run=owns_run)
+    return await _whole_run(request, log, owns_run=owns_run)
+
+
+@router.get("/v1/runs/{run_id}", responses={200: SNAPSHOT_CONTENT})
+async def show_run(run_id: RunId, doors: OpenDoors) -> Response:
+    """Show a run as it is now."""
+    log = _find(run_id, doors)
+    return JSONResponse(log.snapshot(), headers={"X-Run-Id": run_id})
+
+
+@router.get("/v1/runs/{run_id}/events", responses={200: EVENT_CONTENT, 204: {"description": "Ended; nothing follows."}})
+async def follow_run(
+    run_id: RunId,
+    doors: OpenDoors,
+    last_event_id: Annotated[str | None, Header(description="Wins over `after`.")] = None,
+    after: Annotated[str | None, Query(description="Replay the events after this id.")] = None,
+) -> Response:
+    """Replay a run's events after a cursor, then follow it live. Leaving does not cancel it."""
+    log = _find(run_id, doors)
+    cursor = _cursor(last_event_id if last_event_id is not None else after)
+    log.check_cursor(cursor)
+    if log.ended_at is not None and cursor == log.last_id:
+        return Response(status_code=204, headers={"X-Run-Id": run_id})
+    return RunStream(log, after=cursor, heartbeat_seconds=doors.heartbeat_seconds, owns_run=False)
+
+
+@router.post("/v1/runs/{run_id}/cancel", responses={200: SNAPSHOT_CONTENT})
+async def cancel_run(run_id: RunId, doors: OpenDoors) -> Response:
+    """Stop a run: its model stream, its tools and its waits. Answers the snapshot; stopping twice is no error."""
+    log = _find(run_id, doors)
+    log.cancel()
+    with anyio.move_on_after(_CANCEL_SECONDS):
+        await log.ended()
+    return JSONResponse(log.snapshot(), headers={"X-Run-Id": run_id})
+
+
+_CANCEL_SECONDS = 5.0
+
+
+async def _log_for(spec: RunSpec, doors: Doors, *, key: str | None, fingerprint: bytes) -> tuple[RunLog, bool]:
+    """Join the run that was started under the key, or start one. Tells whether it is new."""
+    if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
+        return log, False
+    doors.admit_run()
+    facts = await doors.catalogue.choose(spec)
+    # Once more, and from here on without awaiting: another request may have come first meanwhile.
+    if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
+        return log, False
+    doors.admit_run()
+    log = doors.journal.open(f"run_{uuid.uuid4().hex}", key=key, fingerprint=fingerprint)
+    doors.ferry.depart(spec, facts, log)
+    return log, True
+
+
+async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Response:
+    """Wait for the run's end; a caller that leaves before cancels what it owns."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        if owns_run:
+            log.cancel()
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            await log.ended()
+            group.cancel_scope.cancel()
+    finally:
+        if owns_run:
+            log.cancel()
+    snapshot = log.snapshot()
+    error = snapshot.get("error")
+    status = status_from_code(error["code"]) if error else 200
+    return JSONResponse(snapshot, status, headers={"X-Run-Id": log.run_id})
+
+
+def _find(run_id: str, doors: Doors) -> RunLog:
+    log = doors.journal.find(run_id)
+    if log is None:
+        raise NotFound("There is no such run, or it has expired.", param="id")
+    return log
+
+
+def _cursor(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise MalformedRequest("The cursor must be the id of an event: a whole number.", param="Last-Event-ID")
+    return int(text)

@@ -1,0 +1,165 @@
+"""Settings from the environment, or `.env` where present; read once, then frozen. Imported by main and cli only.
+
+Names that Chat UI or everybody knows are bare, ours start with `TOOLFERRY_`; times end in `_MS`, sizes in `_BYTES`.
+What cannot be read stops the start with a message that names the setting and does not repeat its value.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+
+from dotenv import dotenv_values
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
+
+from app.domain.secrets import Secret
+
+_INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
+_DOTENV = ".env"
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the text names it."""
+
+
+def _exact_bool(value: object) -> object:
+    if isinstance(value, str):
+        if value not in ("true", "false"):
+            raise ValueError("must be exactly true or false")
+        return value == "true"
+    return value
+
+
+def _blank_is_absent(value: object) -> object:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+_Switch: TypeAlias = Annotated[bool, BeforeValidator(_exact_bool)]
+_Optional: TypeAlias = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+_Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent)]
+_Count: TypeAlias = Annotated[int, Field(ge=1)]
+_Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+_Some = TypeVar("_Some", bound="Settings")
+
+
+class Settings(BaseSettings):
+    """All settings. Each field's alias is its name in the environment; `.env.example` explains them all."""
+
+    model_config = SettingsConfigDict(
+        env_file=_DOTENV,
+        env_file_encoding="utf-8",
+        case_sensitive=True,
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+    )
+
+    host: str = Field("127.0.0.1", alias="HOST")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, alias="PORT")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", alias="LOG_LEVEL")
+
+    openai_base_url: _Optional = Field(None, alias="OPENAI_BASE_URL")
+    openai_api_key: _Key = Field(None, alias="OPENAI_API_KEY")
+    hf_token: _Key = Field(None, alias="HF_TOKEN")
+    use_user_token: _Switch = Field(False, alias="USE_USER_TOKEN")
+    models: _Optional = Field(None, alias="MODELS")
+    default_model: _Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
+    model_silence_ms: _Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
+
+    mcp_servers: str = Field("[]", alias="MCP_SERVERS")
+    mcp_tool_timeout_ms: _Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
+    mcp_allow_insecure_urls: _Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
+    mcp_forward_hf_user_token: _Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
+    exa_api_key: _Key = Field(None, alias="EXA_API_KEY")
+    connect_ms: _Milliseconds = Field(10_000, alias="TOOLFERRY_CONNECT_MS")
+
+    heartbeat_ms: _Milliseconds = Field(15_000, alias="TOOLFERRY_HEARTBEAT_MS")
+    run_timeout_ms: _Milliseconds = Field(1_800_000, alias="TOOLFERRY_RUN_TIMEOUT_MS")
+    retention_ms: _Milliseconds = Field(600_000, alias="TOOLFERRY_RETENTION_MS")
+
+    max_body_bytes: _Count = Field(10 * 1024 * 1024, alias="TOOLFERRY_MAX_BODY_BYTES")
+    max_json_depth: Annotated[int, Field(ge=4, le=500)] = Field(64, alias="TOOLFERRY_MAX_JSON_DEPTH")
+    max_servers: _Count = Field(16, alias="TOOLFERRY_MAX_SERVERS")
+    max_server_headers: _Count = Field(32, alias="TOOLFERRY_MAX_SERVER_HEADERS")
+    max_runs_per_key: _Count = Field(512, alias="TOOLFERRY_MAX_RUNS_PER_KEY")
+    max_calls_per_round: _Count = Field(64, alias="TOOLFERRY_MAX_CALLS_PER_ROUND")
+    max_calls_at_once: _Count = Field(8, alias="TOOLFERRY_MAX_CALLS_AT_ONCE")
+    max_sessions: _Count = Field(1024, alias="TOOLFERRY_MAX_SESSIONS")
+    max_tools_per_server: _Count = Field(256, alias="TOOLFERRY_MAX_TOOLS_PER_SERVER")
+    max_list_pages: _Count = Field(20, alias="TOOLFERRY_MAX_LIST_PAGES")
+    max_reply_bytes: _Count = Field(4 * 1024 * 1024, alias="TOOLFERRY_MAX_REPLY_BYTES")
+    max_event_bytes: _Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_EVENT_BYTES")
+    max_model_text_bytes: _Count = Field(64 * 1024, alias="TOOLFERRY_MAX_MODEL_TEXT_BYTES")
+    max_client_result_bytes: _Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_CLIENT_RESULT_BYTES")
+    max_run_bytes: _Count = Field(16 * 1024 * 1024, alias="TOOLFERRY_MAX_RUN_BYTES")
+    max_journal_bytes: _Count = Field(256 * 1024 * 1024, alias="TOOLFERRY_MAX_JOURNAL_BYTES")
+
+    @classmethod
+    def read(cls, **chosen: Any) -> Self:
+        """Read the environment and `.env`; what is chosen on the command line wins.
+
+        Raises:
+            SettingsError: A value cannot be read, or a `TOOLFERRY_` name is not known.
+        """
+        _refuse_unknown([*os.environ, *dotenv_values(_DOTENV)])
+        return _make(cls, chosen)
+
+    @classmethod
+    def for_demo(cls, **chosen: Any) -> "Settings":
+        """Make settings for the demo: nothing is read from anywhere, what is not chosen has its default."""
+        return _make(_UnreadSettings, chosen)
+
+    @property
+    def api_key(self) -> Secret | None:
+        """The operator's key for the model endpoint: `OPENAI_API_KEY` wins over `HF_TOKEN`."""
+        key = self.openai_api_key or self.hf_token
+        return Secret(key.get_secret_value()) if key else None
+
+    @property
+    def exa_key(self) -> Secret | None:
+        """The operator's key for the Exa MCP server."""
+        return Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None
+
+    @property
+    def has_upstream(self) -> bool:
+        """Whether the operator named a model endpoint or a key for the default one."""
+        return self.api_key is not None or self.openai_base_url is not None
+
+
+class _UnreadSettings(Settings):
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
+def setting_names() -> frozenset[str]:
+    """List the name of every setting as it stands in the environment."""
+    return frozenset(str(field.alias) for field in Settings.model_fields.values())
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    known = setting_names()
+    unknown = {name for name in names if name.startswith("TOOLFERRY_") and name not in known}
+    unknown = {name for name in unknown if not _INJECTED.match(name)}
+    if unknown:
+        raise SettingsError(f"{', '.join(sorted(unknown))}: no such setting; .env.example lists all")
+
+
+def _make(cls: type[_Some], chosen: Mapping[str, Any]) -> _Some:
+    try:
+        return cls(**chosen)
+    except ValidationError as error:
+        faults = (f"{item['loc'][0]}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors())
+        raise SettingsError("; ".join(faults)) from None

@@ -1,0 +1,165 @@
+"""The record of runs: cursors, tails, cancelling, what is kept and what is not."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from app.domain.errors import Conflict, Gone, MalformedRequest
+from app.domain.events import Failed, FinalAnswer, Finished, Prepared, Token
+from app.journal.memory import Entry, MemoryJournal, Options, RunLog
+
+pytestmark = pytest.mark.anyio
+
+
+def log_with(count: int, options: Options | None = None) -> RunLog:
+    log = MemoryJournal(options or Options()).open("run_1")
+    for number in range(count):
+        log.append(Token(f"t{number}"))
+    return log
+
+
+def ids(entries: Sequence[Entry]) -> list[int]:
+    return [entry.id for entry in entries]
+
+
+async def test_ids_count_from_one_without_gaps_and_reading_goes_on_after_a_cursor() -> None:
+    log = log_with(5)
+    assert ids(await log.read(0)) == [1, 2, 3, 4, 5]
+    assert ids(await log.read(3)) == [4, 5]
+
+
+async def test_every_reader_waits_for_news_and_gets_all_of_them() -> None:
+    log = log_with(1)
+    seen: list[list[int]] = []
+
+    async def follow() -> None:
+        after, mine = 0, list[int]()
+        while entries := await log.read(after):
+            mine += ids(entries)
+            after = mine[-1]
+        seen.append(mine)
+
+    with anyio.fail_after(2):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            log.append(Token("a"))
+            log.append(Token("b"))
+            await anyio.wait_all_tasks_blocked()
+            log.append(Token("c"))
+            log.close()
+    assert seen == [[1, 2, 3, 4]] * 3
+
+
+async def test_events_appended_together_are_read_together() -> None:
+    log = log_with(0)
+    batches: list[list[int]] = []
+
+    async def follow() -> None:
+        batches.append(ids(await log.read(0)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(8):
+            log.append(Token("x"))
+    assert batches == [list(range(1, 9))]
+
+
+async def test_reader_that_leaves_is_forgotten() -> None:
+    log = log_with(0)
+    with anyio.move_on_after(0.01):
+        await log.read(0)
+    assert log._waiting == []
+
+
+async def test_ended_run_reads_to_its_end_and_no_further() -> None:
+    log = log_with(2)
+    log.close()
+    assert ids(await log.read(1)) == [2]
+    assert list(await log.read(2)) == []
+
+
+async def test_cursor_beyond_the_last_event_cannot_be() -> None:
+    with pytest.raises(MalformedRequest):
+        log_with(2).check_cursor(3)
+
+
+async def test_what_is_over_the_size_is_cut_oldest_first_and_the_gap_is_told() -> None:
+    log = log_with(100, Options(run_bytes=2000))
+    assert log.bytes <= 2000
+    with pytest.raises(Gone):
+        await log.read(0)
+    assert ids(await log.read(98)) == [99, 100]
+
+
+async def test_cancel_before_the_run_listens_is_not_lost() -> None:
+    log = log_with(0)
+    log.cancel()
+    heard: list[str] = []
+    log.on_cancel(lambda: heard.append("cancel"))
+    log.cancel()
+    assert heard == ["cancel"]
+
+
+async def test_cancel_after_the_end_does_nothing() -> None:
+    log = log_with(0)
+    heard: list[str] = []
+    log.on_cancel(lambda: heard.append("cancel"))
+    log.close()
+    log.cancel()
+    assert heard == []
+
+
+async def test_ended_runs_expire_and_running_ones_do_not() -> None:
+    journal = MemoryJournal(Options(retention_seconds=0.0))
+    ended, running = journal.open("run_a"), journal.open("run_b")
+    ended.close()
+    assert journal.find("run_a") is None
+    assert journal.find("run_b") is running
+    assert journal.running() == 1
+
+
+async def test_all_runs_together_stay_under_the_size_by_forgetting_ended_ones() -> None:
+    journal = MemoryJournal(Options(total_bytes=5000))
+    for number in range(20):
+        log = journal.open(f"run_{number}")
+        for _ in range(10):
+            log.append(Token("x" * 20))
+        log.close()
+    kept = [number for number in range(20) if journal.find(f"run_{number}")]
+    assert kept == list(range(20 - len(kept), 20))
+    assert 1 <= len(kept) <= 4
+
+
+async def test_same_key_and_body_join_the_run_and_another_body_is_a_conflict() -> None:
+    journal = MemoryJournal(Options())
+    log = journal.open("run_1", key="k", fingerprint=b"1")
+    assert journal.find_by_key("k", b"1") is log
+    assert journal.find_by_key("other", b"1") is None
+    with pytest.raises(Conflict):
+        journal.find_by_key("k", b"2")
+
+
+async def test_snapshot_shows_what_was_streamed_until_there_is_an_answer() -> None:
+    log = log_with(0)
+    log.append(Prepared("m", "active"))
+    log.append(Token("Hel"))
+    log.append(Token("lo"))
+    shown = log.snapshot()
+    assert (shown["state"], shown["text"], shown["model"], shown["lastEventId"]) == ("running", "Hello", "m", 3)
+    log.append(FinalAnswer("Hello.", "stop"))
+    log.append(Finished("completed"))
+    shown = log.snapshot()
+    assert (shown["state"], shown["outcome"], shown["text"]) == ("ended", "completed", "Hello.")
+    assert "error" not in shown
+
+
+async def test_snapshot_of_a_failed_run_keeps_the_text_and_tells_the_error() -> None:
+    log = log_with(1)
+    log.append(Failed("upstream_failed", "it broke"))
+    shown = log.snapshot()
+    assert (shown["state"], shown["outcome"], shown["text"]) == ("ended", None, "t0")
+    assert shown["error"] == {"code": "upstream_failed", "message": "it broke"}
