@@ -6,15 +6,30 @@ What cannot be read stops the start with a message that names the setting and do
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
+from app.domain.limits import RequestLimits, RunLimits
 from app.domain.secrets import Secret
+from app.domain.spec import ServerSpec
+from app.journal import memory
+from app.toolbox import box
+from app.toolbox.admission import Policy
+from app.toolbox.egress import EgressLimits
+from app.toolbox.listing import ListingLimits
+from app.toolbox.pool import PoolLimits
+from app.toolbox.results import ResultLimits
+from app.toolbox.selection import servers_from_json
+from app.toolbox.server import ConnectionLimits
+from app.upstream import endpoint
+from app.upstream.catalogue import ListedModel, models_from_json
 
 _INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
 _DOTENV = ".env"
@@ -68,6 +83,7 @@ class Settings(BaseSettings):
     use_user_token: _Switch = Field(False, alias="USE_USER_TOKEN")
     models: _Optional = Field(None, alias="MODELS")
     default_model: _Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
+    upstream_backoff_ms: _Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
     model_silence_ms: _Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
 
     mcp_servers: str = Field("[]", alias="MCP_SERVERS")
@@ -119,10 +135,80 @@ class Settings(BaseSettings):
         key = self.openai_api_key or self.hf_token
         return Secret(key.get_secret_value()) if key else None
 
-    @property
-    def exa_key(self) -> Secret | None:
-        """The operator's key for the Exa MCP server."""
-        return Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None
+    def rooms(self, extra_servers: Sequence[ServerSpec] = ()) -> "Rooms":
+        """Make the options of each room; `extra_servers` join those of `MCP_SERVERS`.
+
+        Raises:
+            SettingsError: `MODELS`, `MCP_SERVERS`, `OPENAI_BASE_URL` or `TOOLFERRY_DEFAULT_MODEL` cannot be used.
+        """
+        try:
+            models = models_from_json(self.models or "")
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if models and self.default_model and self.default_model not in {model.id for model in models}:
+            raise SettingsError("TOOLFERRY_DEFAULT_MODEL: MODELS does not list it")
+        try:
+            environment, warnings = servers_from_json(self.mcp_servers)
+        except ValueError as error:
+            raise SettingsError(f"MCP_SERVERS: {error}") from None
+        return Rooms(
+            endpoint=self._endpoint(),
+            models=models,
+            default_model=self.default_model,
+            servers=self._servers((*extra_servers, *environment)),
+            run=RunLimits(self.max_calls_per_round, self.max_calls_at_once, run_seconds=self.run_timeout_ms / 1000),
+            request=self._request(),
+            journal=memory.Options(self.max_run_bytes, self.max_journal_bytes, self.retention_ms / 1000),
+            warnings=warnings,
+        )
+
+    def secrets(self, servers: Iterable[ServerSpec]) -> list[Secret]:
+        """List every value that must not be written anywhere."""
+        keys = [key for key in (self.openai_api_key, self.hf_token, self.exa_api_key) if key]
+        headers = [value for server in servers for value in server.headers.values()]
+        return [*(Secret(key.get_secret_value()) for key in keys), *headers]
+
+    def _endpoint(self) -> endpoint.Options:
+        base_url = self.openai_base_url or endpoint.Options().base_url
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError("OPENAI_BASE_URL: must be an http or https URL, such as http://127.0.0.1:8080/v1")
+        return endpoint.Options(
+            base_url=base_url,
+            api_key=self.api_key,
+            use_user_token=self.use_user_token,
+            backoff_seconds=self.upstream_backoff_ms / 1000,
+            idle_seconds=self.model_silence_ms / 1000,
+        )
+
+    def _servers(self, environment: tuple[ServerSpec, ...]) -> box.Options:
+        connect = self.connect_ms / 1000
+        return box.Options(
+            environment=environment,
+            policy=Policy(allow_insecure_urls=self.mcp_allow_insecure_urls, max_headers=self.max_server_headers),
+            egress=EgressLimits(reply_bytes=self.max_reply_bytes, event_bytes=self.max_event_bytes),
+            connection=ConnectionLimits(
+                connect_seconds=connect,
+                list_seconds=connect,
+                call_seconds=self.mcp_tool_timeout_ms / 1000,
+                tools=self.max_tools_per_server,
+                pages=self.max_list_pages,
+            ),
+            pool=PoolLimits(self.max_sessions),
+            listing=ListingLimits(seconds=connect),
+            results=ResultLimits(self.max_model_text_bytes, self.max_client_result_bytes),
+            forward_user_token=self.mcp_forward_hf_user_token,
+            exa_api_key=Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None,
+        )
+
+    def _request(self) -> RequestLimits:
+        return RequestLimits(
+            body_bytes=self.max_body_bytes,
+            json_depth=self.max_json_depth,
+            servers=self.max_servers,
+            server_headers=self.max_server_headers,
+            runs=self.max_runs_per_key,
+        )
 
     @property
     def has_upstream(self) -> bool:
@@ -142,6 +228,21 @@ class _UnreadSettings(Settings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """The options of each room."""
+
+    endpoint: endpoint.Options
+    models: tuple[ListedModel, ...]
+    default_model: str | None
+    servers: box.Options
+    run: RunLimits
+    request: RequestLimits
+    journal: memory.Options
+    warnings: tuple[str, ...]
+    """What was left out of the settings and why; for the log."""
 
 
 def setting_names() -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""The only room that knows chat completions. Imports domain, openai and msgspec."""
+"""The only room that knows chat completions. Imports domain, openai with httpx2 and aiohttp below it, msgspec."""

@@ -1,0 +1,338 @@
+"""What may be dialled, and the HTTP transport of one MCP connection. Knows HTTP and JSON-RPC's outer shape, no MCP.
+
+The SDK lets one failed POST end a whole connection, and drops the HTTP status, the challenge and the kind of failure.
+So a POST never raises here: what happened is noted in the `Exchange` of the one request that is under way in this
+context, and the SDK gets a JSON-RPC error that ends just that request. Bodies that are not MCP are dropped here, before
+anyone can quote them. Redirects are followed by the SDK, within the origin.
+"""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib.metadata import version
+from typing import cast
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import httpx2
+
+from app.domain.spec import ServerSpec
+from app.toolbox.addresses import Refused
+from app.toolbox.admission import Admitted, Policy, judge_answers, judge_server
+from app.toolbox.faults import (
+    ENCODED,
+    TOO_LARGE,
+    TRANSPORT_ERRORS,
+    Fault,
+    error_in,
+    fault_of_error,
+    fault_of_foreign,
+    fault_of_status,
+    is_answer,
+    is_encoded,
+    media_type,
+)
+
+PRODUCT = "toolferry"
+VERSION = version("toolferry")
+_UNHEEDED_SECONDS = 5.0
+"""How long a message may take whose answer says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EgressLimits:
+    """What one connection may take. Sources: `security.md` section 3."""
+
+    reply_bytes: int = 4_194_304
+    """A JSON reply, a redirect's or an error's body."""
+    stream_bytes: int = 16_777_216
+    """The whole event stream that answers one request."""
+    event_bytes: int = 1_048_576
+    dns_seconds: float = 5.0
+    dns_threads: int = 16
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way: how long its answer may be silent, and what became of it on the level of HTTP."""
+
+    read_seconds: float
+    on_fault: Callable[[], None] | None = None
+    """Called where the answer would come on another stream, so that nobody waits for it."""
+    attempted: bool = False
+    status: int | None = None
+    fault: Fault | None = None
+    broke_off: bool = False
+    """An event stream began to answer and ended."""
+
+
+under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
+"""The exchange of the request that this context sends. The SDK posts in its sender's context."""
+
+
+class Egress:
+    """The one door to MCP servers: who may be dialled, and the clients that dial."""
+
+    def __init__(self, policy: Policy, limits: EgressLimits) -> None:
+        self.policy = policy
+        self.limits = limits
+        self._lookups = threading.BoundedSemaphore(limits.dns_threads)
+
+    async def vet(self, server: ServerSpec) -> Refused | None:
+        """Judge a server's text, then all addresses of its name. One look-up, before anything is dialled."""
+        admitted = judge_server(server, self.policy)
+        if isinstance(admitted, Refused):
+            return admitted
+        if not admitted.addresses_needed:
+            return None
+        try:
+            addresses = await self._look_up(admitted)
+        except anyio.WouldBlock:
+            return Refused("no_address", "Too many names are being looked up.")
+        except (OSError, UnicodeError):
+            return Refused("no_address", "The host has no address.")
+        vetted = judge_answers(admitted, addresses, self.policy)
+        return vetted if isinstance(vetted, Refused) else None
+
+    async def _look_up(self, admitted: Admitted) -> list[str]:
+        """Ask the resolver in a thread. Slow names hold at most `dns_threads` of them; beyond that it fails at once."""
+        if not self._lookups.acquire(blocking=False):
+            raise anyio.WouldBlock
+
+        def ask() -> list[str]:
+            try:
+                answers = socket.getaddrinfo(admitted.lookup_name, admitted.port, type=socket.SOCK_STREAM)
+            finally:
+                self._lookups.release()
+            return [str(answer[4][0]) for answer in answers]
+
+        limiter = anyio.CapacityLimiter(1)  # its own, so that it never waits for other rooms' threads
+        with anyio.fail_after(self.limits.dns_seconds):
+            return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+
+    def client(self, server: ServerSpec, wire: "Wire") -> httpx2.AsyncClient:
+        """Make the HTTP client of one connection: no cookies, no proxy, no compression, at most 2 redirects."""
+        own = {"accept-encoding": "identity", "user-agent": f"{PRODUCT}/{VERSION}"}
+        return httpx2.AsyncClient(
+            headers={**own, **{name: value.reveal() for name, value in server.headers.items()}},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            timeout=httpx2.Timeout(10, read=None),
+            max_redirects=2,
+            transport=wire,
+            trust_env=False,
+        )
+
+
+@lru_cache(maxsize=1)
+def _ssl_context() -> ssl.SSLContext:
+    """Build the TLS context once a process: it takes 23 to 34 ms of CPU."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+class Wire(httpx2.AsyncBaseTransport):
+    """Carries the messages of one connection. The module's docstring says what it does differently."""
+
+    def __init__(
+        self,
+        limits: EgressLimits,
+        chores: anyio.abc.TaskGroup,
+        *,
+        on_stream_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Open nothing yet.
+
+        `chores` runs what nobody waits for. `on_stream_end` is for the SSE transport, where answers come on one event
+        stream beside the POSTs: it is called when that stream has ended.
+        """
+        self.session_id: str | None = None
+        self._session_gone = False
+        self._limits = limits
+        self._chores = chores
+        self._on_stream_end = on_stream_end
+        self._http = httpx2.AsyncHTTPTransport(
+            verify=_ssl_context(),
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=256, max_keepalive_connections=8, keepalive_expiry=60),
+        )
+
+    async def aclose(self) -> None:
+        """Close all sockets."""
+        await self._http.aclose()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a message; for a POST, failures come back as responses.
+
+        Raises:
+            httpx2.HTTPError: For a GET or DELETE.
+        """
+        if request.method == "GET":
+            return await self._open_stream(request)
+        if request.method == "DELETE":
+            return await self._end_session(request)
+        head = request.content[:160]
+        if b'"method":"notifications/cancelled"' in head:
+            # Posted by the SDK's only writer, which would wait for the answer, and everybody on the connection with it.
+            self._chores.start_soon(self._post_unheeded, request)
+            return httpx2.Response(202)
+        exchange = under_way.get()
+        if exchange is None or b'"method":' not in head or b'"method":"notifications/' in head:
+            return await self._post_unheeded(request)
+        return await self._post(request, exchange)
+
+    async def _open_stream(self, request: httpx2.Request) -> httpx2.Response:
+        """Open an event stream: that of the connection, or the rest of an answer that broke off."""
+        exchange = under_way.get() or Exchange(0)
+        fault: Fault | None = None
+        try:
+            response = await self._http.handle_async_request(request)
+            if response.is_error:
+                fault = fault_of_status(response, had_session=False)
+            elif is_encoded(response):
+                fault = ENCODED
+            if fault is not None:
+                await response.aclose()
+                response = httpx2.Response(max(fault.status or 0, 400))
+        except httpx2.HTTPError as error:
+            fault = fault_of_error(error)
+            raise
+        finally:
+            if self._on_stream_end is not None:
+                exchange.fault = fault
+        exchange.status = response.status_code
+        if fault is None:
+            exchange.broke_off = False
+            response.stream = _Watched(response, None, self._on_stream_end or (lambda: _break_off(exchange)))
+        return response
+
+    async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
+        if self._session_gone:
+            return httpx2.Response(204)
+        response = await self._http.handle_async_request(request)
+        await response.aclose()
+        return httpx2.Response(response.status_code)
+
+    async def _post_unheeded(self, request: httpx2.Request) -> httpx2.Response:
+        """Post a notification or an answer of ours. Whatever the server says to it is not looked at."""
+        with anyio.move_on_after(_UNHEEDED_SECONDS):
+            try:
+                response = await self._http.handle_async_request(request)
+                if response.has_redirect_location:
+                    return await self._redirect(response)
+                await response.aclose()
+            except TRANSPORT_ERRORS:
+                pass
+        return httpx2.Response(202)
+
+    async def _post(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
+        timeouts: Mapping[str, float | None] = request.extensions["timeout"]
+        request.extensions = {**request.extensions, "timeout": {**timeouts, "read": exchange.read_seconds}}
+        exchange.attempted, exchange.fault, exchange.status = True, None, None
+        try:
+            response = await self._http.handle_async_request(request)
+            exchange.status = response.status_code
+            self.session_id = response.headers.get("mcp-session-id") or self.session_id
+            if is_encoded(response):
+                await response.aclose()
+                return self._failed(exchange, ENCODED)
+            if response.has_redirect_location:
+                return await self._redirect(response)
+            if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
+                response.stream = _Watched(response, self._limits.stream_bytes, lambda: _break_off(exchange))
+                return response
+            body = await _read_capped(response, self._limits.reply_bytes)
+        except TRANSPORT_ERRORS as error:
+            return self._failed(exchange, fault_of_error(error))
+        if body is None:
+            return self._failed(exchange, TOO_LARGE)
+        return self._judged(request, exchange, response, body)
+
+    def _judged(
+        self, request: httpx2.Request, exchange: Exchange, response: httpx2.Response, body: bytes
+    ) -> httpx2.Response:
+        """Pass on what is MCP; anything else becomes a fault."""
+        if response.is_success:
+            if response.status_code == 202 or self._on_stream_end is not None:
+                return httpx2.Response(202)
+            if media_type(response) in ("application/json", "") and is_answer(body):
+                return _json_response(response.status_code, body, response.headers)
+            return self._failed(exchange, fault_of_foreign(response))
+        fault = fault_of_status(response, had_session="mcp-session-id" in request.headers)
+        error = error_in(body)
+        if error is None or fault.kind in ("auth", "gone") or self._on_stream_end is not None:
+            return self._failed(exchange, fault)
+        return _json_response(response.status_code, error)
+
+    async def _redirect(self, response: httpx2.Response) -> httpx2.Response:
+        """Hand a redirect to the SDK without its body, which the SDK would read to the end, whatever its size."""
+        await response.aclose()
+        return httpx2.Response(response.status_code, headers={"location": response.headers["location"]})
+
+    def _failed(self, exchange: Exchange, fault: Fault) -> httpx2.Response:
+        exchange.fault = fault
+        self._session_gone = self._session_gone or fault.kind == "gone"
+        if self._on_stream_end is None:
+            return _json_response(max(fault.status or 0, 400), _SYNTHETIC)
+        if exchange.on_fault is not None:
+            exchange.on_fault()
+        return httpx2.Response(202)
+
+
+class _Watched(httpx2.AsyncByteStream):
+    """A response body that is cut at a limit and tells when it has ended, however it did."""
+
+    def __init__(self, response: httpx2.Response, limit: int | None, ended: Callable[[], None]) -> None:
+        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
+        self._limit = limit
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        try:
+            async for chunk in self._stream:
+                size += len(chunk)
+                if self._limit is not None and size > self._limit:
+                    raise httpx2.ReadError(TOO_LARGE.reason)
+                yield chunk
+        except httpx2.HTTPError:
+            self._ended()
+            raise
+        self._ended()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_SYNTHETIC = json.dumps(
+    {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "No MCP answer."}}, separators=(",", ":")
+).encode()
+"""Ends the request in the SDK. What really happened is in the exchange."""
+
+
+def _break_off(exchange: Exchange) -> None:
+    exchange.broke_off = True
+
+
+async def _read_capped(response: httpx2.Response, limit: int) -> bytes | None:
+    """Read a body; None where it is larger than the limit."""
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > limit:
+                return None
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+def _json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
+    session = (headers or {}).get("mcp-session-id")
+    own = {"content-type": "application/json", **({} if session is None else {"mcp-session-id": session})}
+    return httpx2.Response(status, headers=own, content=body)

@@ -1,0 +1,58 @@
+"""What the model calls a tool. Pure, and the same in every process; knows names only.
+
+Providers take `^[a-zA-Z0-9_-]{1,64}$`. The way back to (server, original name) is the caller's list, by position.
+"""
+
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import count
+
+from app.domain.spec import ServerSpec
+
+MAX_NAME_CHARACTERS = 64
+
+_OTHER = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def exposed_names(tools: Sequence[tuple[ServerSpec, str]]) -> list[str]:
+    """Name each tool, given as (server, original name): valid, distinct, parallel to the input.
+
+    Where names collide, an operator's tool keeps the plain one, else the first in order; each other gets its server's
+    name as suffix, then a number. A user's server thus never takes a name from an operator's (`security.md` P3).
+    """
+    plain = [_cut(_clean(name) or "tool", name) for _, name in tools]
+    names: dict[int, str] = {}
+    taken: dict[str, int] = {}
+    for position in sorted(range(len(tools)), key=lambda index: tools[index][0].trust != "operator"):
+        if taken.setdefault(plain[position], position) == position:
+            names[position] = plain[position]
+    used = set(taken)
+    numbers: dict[str, count[int]] = {}
+    for position, (server, name) in enumerate(tools):
+        if position not in names:
+            suffixed = f"{plain[position]}_{_clean(server.name) or 'server'}"
+            names[position] = _free(_cut(suffixed, f"{name}\n{server.name}"), used, numbers)
+            used.add(names[position])
+    return [names[position] for position in range(len(tools))]
+
+
+def _clean(name: str) -> str:
+    return _OTHER.sub("_", name)
+
+
+def _cut(name: str, identity: str) -> str:
+    """Shorten a name that is too long; a hash of what it stands for keeps two with the same beginning apart."""
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    digest = sha256(identity.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{name[: MAX_NAME_CHARACTERS - 9]}_{digest}"
+
+
+def _free(name: str, used: set[str], numbers: dict[str, "count[int]"]) -> str:
+    """Return the name, or it with the first number that nobody has. Counting goes on where it stopped last time."""
+    candidate = name
+    while candidate in used:
+        suffix = f"_{next(numbers.setdefault(name, count(2)))}"
+        candidate = f"{name[: MAX_NAME_CHARACTERS - len(suffix)]}{suffix}"
+    return candidate

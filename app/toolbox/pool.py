@@ -1,0 +1,163 @@
+"""Connections to MCP servers, kept and shared across runs. Owns one task group, and in it one task a connection.
+
+A server that does not know its connections apart (all of the modern era, and handshakes without a session id) gets one,
+which all runs share. One that does keeps a run's state in it, so such a connection is leased to one run at a time.
+"""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from types import TracebackType
+from typing import Self
+
+import anyio
+from cachetools import LRUCache
+
+from app.domain.spec import ServerSpec
+from app.toolbox.egress import Egress
+from app.toolbox.server import Connection, ConnectionLimits, Memory
+from app.toolbox.trouble import Trouble
+
+_REMEMBERED = 4096
+_STILLBORN = 3
+"""So many connections may end before they are used; then the server is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How many connections there may be, `TOOLFERRY_MAX_SESSIONS`."""
+
+    connections: int = 1024
+
+
+def key_of(server: ServerSpec) -> bytes:
+    """Tell servers apart by everything that decides what a connection sees: trust, address, all headers, protocol.
+
+    A digest, since it is kept. Fields are framed by their length: no value can pass for two (`security.md` X1).
+    """
+    headers = sorted((name.lower(), value.reveal()) for name, value in server.headers.items())
+    fields = [server.trust, server.protocol, str(server.allow_plain_http_public), server.url]
+    fields += [text for header in headers for text in header]
+    digest = sha256()
+    for field in fields:
+        encoded = field.encode(errors="surrogatepass")
+        digest.update(len(encoded).to_bytes(8) + encoded)
+    return digest.digest()
+
+
+class Pool:
+    """All connections of the process. An async context manager; leaving it ends them all, each telling its server."""
+
+    def __init__(self, egress: Egress, limits: PoolLimits, connection_limits: ConnectionLimits) -> None:
+        self._egress = egress
+        self._limits = limits
+        self._connection_limits = connection_limits
+        self._connections: dict[bytes, list[Connection]] = {}
+        self._count = 0
+        """Of owner tasks, those that are closing included."""
+        self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
+        self._is_closing = False
+        self._emptied = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self._is_closing = True
+        self._emptied = anyio.Event()
+        for connection in list(self._all()):
+            connection.close()
+        with anyio.move_on_after(self._connection_limits.close_seconds, shield=True):
+            if self._count:
+                await self._emptied.wait()
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(kind, error, traceback)
+
+    @asynccontextmanager
+    async def leased(self, server: ServerSpec) -> AsyncGenerator[Connection]:
+        """Lend a connection for the length of a block.
+
+        Raises:
+            Trouble: On entering, when none can be made.
+        """
+        connection = await self.lease(server)
+        try:
+            yield connection
+        finally:
+            connection.release()
+
+    async def lease(self, server: ServerSpec) -> Connection:
+        """Lend a connection until its `release` is called.
+
+        Raises:
+            Trouble: None can be made.
+        """
+        key = key_of(server)
+        stillborn = 0
+        while stillborn < _STILLBORN:
+            connection = self._find(key) or self._open(key, server)
+            await connection.opened()
+            if connection.is_over:
+                stillborn += 1
+            elif not (connection.keeps_session and connection.users):
+                if connection.memory is not None:
+                    self._memories[key] = connection.memory
+                connection.users += 1
+                return connection
+        raise Trouble("connection_lost", "The server ends each connection at once.")
+
+    def _find(self, key: bytes) -> Connection | None:
+        """Find one that may be used, or that may prove usable once it is open."""
+        memory = self._memories.get(key)
+        is_private = memory is not None and memory.keeps_session
+        for connection in self._connections.get(key, ()):
+            if connection.is_opening:
+                if not is_private:
+                    return connection
+            elif not (connection.keeps_session and connection.users):
+                return connection
+        return None
+
+    def _open(self, key: bytes, server: ServerSpec) -> Connection:
+        if self._is_closing:
+            raise Trouble("server_unreachable", "The service is shutting down.")
+        if self._count >= self._limits.connections and not self._close_longest_idle():
+            raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
+
+        def forget(connection: Connection) -> None:
+            self._connections[key].remove(connection)
+            if not self._connections[key]:
+                del self._connections[key]
+            if connection.memory is None:
+                self._memories.pop(key, None)
+
+        memory = self._memories.get(key)
+        connection = Connection(server, self._egress, self._connection_limits, memory, on_end=forget)
+        self._connections.setdefault(key, []).append(connection)
+        self._count += 1
+        self._tasks.start_soon(self._own, connection)
+        return connection
+
+    async def _own(self, connection: Connection) -> None:
+        """Be the owner task of one connection."""
+        try:
+            await connection.run()
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._emptied.set()
+
+    def _close_longest_idle(self) -> bool:
+        idle = [connection for connection in self._all() if not connection.is_opening and not connection.users]
+        if not idle:
+            return False
+        min(idle, key=lambda connection: connection.idle_since).close()
+        return True
+
+    def _all(self) -> Iterator[Connection]:
+        for connections in self._connections.values():
+            yield from connections

@@ -1,0 +1,389 @@
+"""One live MCP connection. Owned by one task, which opens and closes it; spoken to from any task.
+
+A caller waits for its own answer and for the end of the owner: in a cancel scope of its own, which the owner cancels
+when the connection is over. Deadlines live here, outside the HTTP client, whose limits restart with every byte.
+"""
+
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import anyio
+import anyio.abc
+import httpx2
+import mcp_types
+from mcp import MCPError
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.dispatcher import ProgressFnT
+from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+
+from app.domain.jsontypes import Json, JsonObject
+from app.domain.messages import Progress
+from app.domain.spec import ServerSpec
+from app.toolbox.egress import Egress, Exchange, Wire, under_way
+from app.toolbox.entries import ListedTool, entries_from_page, listed_tools
+from app.toolbox.faults import Fault
+from app.toolbox.progress import ProgressGate
+from app.toolbox.session import Session, client_info, headers_from_arguments
+from app.toolbox.trouble import Trouble, trouble_from_error, trouble_from_fault
+
+TransportName: TypeAlias = Literal["streamable-http", "sse"]
+Era: TypeAlias = Literal["modern", "legacy"]
+
+_REFUSING = (400, 404, 405)
+"""What a POST of the wrong transport or era is answered with; then, and only then, another one is tried (FR-071)."""
+
+_GRACE_SECONDS = 5.0
+"""A silent response is read for this much longer than its caller waits: where the server was told to stop, it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How long and how much. Sources: `security.md` section 3; the probe's limit is issue 2's."""
+
+    connect_seconds: float = 10.0
+    """Look-up, connect and handshake, with all attempts."""
+    probe_seconds: float = 3.0
+    list_seconds: float = 10.0
+    call_seconds: float = 120.0
+    """Silence allowed during a call; progress restarts it."""
+    call_total_seconds: float = 1800.0
+    idle_seconds: float = 600.0
+    close_seconds: float = 5.0
+    tools: int = 256
+    pages: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a connection found out about a server, so that the next one need not ask."""
+
+    transport: TransportName
+    discovered: mcp_types.DiscoverResult | None
+    """None for the handshake era."""
+    keeps_session: bool
+
+
+class Connection:
+    """One connection, from its opening to its end. `run` is the owner task's life."""
+
+    def __init__(
+        self,
+        server: ServerSpec,
+        egress: Egress,
+        limits: ConnectionLimits,
+        memory: Memory | None,
+        *,
+        on_end: Callable[["Connection"], None],
+    ) -> None:
+        self.memory = memory
+        """What is believed of the server. None once it has proved wrong, or as long as nothing is known."""
+        self.users = 0
+        self.idle_since = anyio.current_time()
+        self._server = server
+        self._egress = egress
+        self._limits = limits
+        self._on_end = on_end
+        self._opened = anyio.Event()
+        self._closing = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._session: Session | None = None
+        self._trouble: Trouble | None = None
+        self._calls: set[anyio.CancelScope] = set()
+        self._exchange = Exchange(0)
+        """What became of the latest message of the handshake."""
+        self._is_proven = False
+        """Something was answered on this connection, so what is believed of the server is true."""
+
+    @property
+    def is_opening(self) -> bool:
+        return not self._opened.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """No new call may use it."""
+        return self._closing.is_set()
+
+    @property
+    def keeps_session(self) -> bool:
+        """The server knows this connection from others, so that one run at a time may use it."""
+        return self.memory is not None and self.memory.keeps_session
+
+    @property
+    def era(self) -> Era:
+        return "modern" if self._session is not None and self._session.is_modern else "legacy"
+
+    @property
+    def transport(self) -> TransportName:
+        return self.memory.transport if self.memory is not None else "streamable-http"
+
+    @property
+    def protocol_version(self) -> str | None:
+        return self._session.protocol_version if self._session is not None else None
+
+    async def opened(self) -> None:
+        """Wait until the connection can be used.
+
+        Raises:
+            Trouble: It cannot be made.
+        """
+        await self._opened.wait()
+        if self._session is None and self._trouble is not None:
+            self._trouble.again = False  # this was a new connection
+            raise self._trouble
+
+    def release(self) -> None:
+        """One user less; without any the idle time begins."""
+        self.users -= 1
+        self.idle_since = anyio.current_time()
+
+    def close(self) -> None:
+        """Take no more calls, and let the owner end it."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._on_end(self)
+
+    async def run(self) -> None:
+        """Open, stay until closed or idle for too long, close. Raises nothing but cancellation."""
+        try:
+            with self._scope:
+                self._scope.deadline = anyio.current_time() + self._limits.connect_seconds
+                await self._live()
+            if self._session is None and self._scope.cancelled_caught:
+                limit = f"{self._limits.connect_seconds:g} seconds"
+                self._trouble = Trouble("server_unreachable", f"The server did not get ready within {limit}.")
+        finally:
+            if self._session is None and self._trouble is None:
+                self._trouble = Trouble("server_unreachable", "The connection was closed before it was ready.")
+            self.close()
+            for scope in list(self._calls):
+                scope.cancel()
+            self._opened.set()
+
+    async def _live(self) -> None:
+        refused = await self._egress.vet(self._server)
+        if refused is not None:
+            self._trouble = Trouble("server_unreachable", refused.reason)
+            return
+        known, self.memory = self.memory, None
+        async with anyio.create_task_group() as chores:
+            try:
+                await self._find_transport(known, chores)
+            finally:
+                chores.cancel_scope.cancel()
+
+    async def _find_transport(self, known: Memory | None, chores: anyio.abc.TaskGroup) -> None:
+        if known is not None and (await self._serve(known.transport, known, chores) or self._is_hopeless()):
+            return
+        if not await self._serve("streamable-http", None, chores) and self._exchange.status in _REFUSING:
+            first = self._trouble
+            await self._serve("sse", None, chores)
+            self._trouble = first
+
+    def _is_hopeless(self) -> bool:
+        """Tell whether another attempt is pointless: nobody is there, or authorization is missing."""
+        fault, status = self._exchange.fault, self._exchange.status
+        is_redirected = status is not None and 300 <= status < 400
+        return is_redirected or (fault is not None and fault.kind in ("unreachable", "auth"))
+
+    async def _serve(self, transport: TransportName, known: Memory | None, chores: anyio.abc.TaskGroup) -> bool:
+        """Make one attempt and stay as long as the connection lives. False leaves the reason in `_trouble`."""
+        self._exchange = Exchange(self._limits.connect_seconds)
+        token = under_way.set(self._exchange)
+        try:
+            async with self._open_session(transport, chores) as (session, wire):
+                try:
+                    await self._shake_hands(session, known)
+                except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
+                    self._trouble = self._trouble_of_handshake(error)
+                    return False
+                keeps_session = transport == "sse" or wire.session_id is not None
+                self.memory = Memory(transport, session.discover_result, keeps_session)
+                self._session = session
+                try:
+                    await self._stay()
+                finally:
+                    self.close()
+                    self._scope.deadline = anyio.current_time() + self._limits.close_seconds
+        except Exception:  # noqa: BLE001 - whatever ends the SDK's blocks, mostly in groups, ends here
+            fault = self._exchange.fault or Fault("unreachable", "No connection to the server can be made.")
+            self._trouble = trouble_from_fault(fault, self._server)
+        finally:
+            under_way.reset(token)
+        return self._session is not None
+
+    @asynccontextmanager
+    async def _open_session(
+        self, transport: TransportName, chores: anyio.abc.TaskGroup
+    ) -> AsyncGenerator[tuple[Session, Wire]]:
+        url = self._server.url
+        if transport == "sse":
+            wire = Wire(self._egress.limits, chores, on_stream_end=self._stream_ended)
+            client = self._egress.client(self._server, wire)
+
+            def take(*_: object, **__: object) -> httpx2.AsyncClient:
+                return client
+
+            async with (
+                sse_client(url, httpx_client_factory=take) as (read, write),
+                Session(read, write, client_info=client_info()) as session,
+            ):
+                yield session, wire
+            return
+        wire = Wire(self._egress.limits, chores)
+        size = self._egress.limits.event_bytes
+        async with (
+            self._egress.client(self._server, wire) as client,
+            streamable_http_client(url, http_client=client, max_sse_event_size=size) as (read, write),
+            Session(read, write, client_info=client_info()) as session,
+        ):
+            yield session, wire
+
+    def _stream_ended(self) -> None:
+        if self._session is not None:
+            self.close()
+
+    async def _shake_hands(self, session: Session, known: Memory | None) -> None:
+        if known is None:
+            await session.negotiate(self._server.protocol, self._limits.probe_seconds, self._is_hopeless)
+            self._is_proven = True
+        elif known.discovered is not None:
+            session.adopt(known.discovered)
+        else:
+            await session.initialize()
+            self._is_proven = True
+
+    async def _stay(self) -> None:
+        self._scope.deadline = math.inf
+        self._opened.set()
+        while not self._closing.is_set():
+            idle_until = self.idle_since + self._limits.idle_seconds
+            now = anyio.current_time()
+            if self.users == 0 and now >= idle_until:
+                return
+            with anyio.move_on_at(idle_until if idle_until > now else now + self._limits.idle_seconds):
+                await self._closing.wait()
+
+    def _trouble_of_handshake(self, error: Exception) -> Trouble:
+        if isinstance(error, MCPError):
+            return trouble_from_error(error, self._exchange, self._server)
+        if isinstance(error, TimeoutError):
+            return Trouble("server_unreachable", "The server did not answer in time.")
+        return Trouble("server_unreachable", "The server's handshake is not that of an MCP server.")
+
+    async def list_tools(self) -> list[ListedTool]:
+        """List all tools, page by page; a page too many, a tool too many or a repeated cursor ends it.
+
+        Raises:
+            Trouble: With the reason; `again` where the connection is at fault.
+        """
+        deadline = anyio.current_time() + self._limits.list_seconds
+        entries: list[Json] = []
+        cursors: set[str] = set()
+        cursor: Json = None
+        for _ in range(self._limits.pages):
+            scope = anyio.CancelScope(deadline=deadline)
+            params = {} if cursor is None else {"cursor": cursor}
+            try:
+                page = await self._ask("tools/list", params, scope=scope, seconds=self._limits.list_seconds)
+            except Trouble as trouble:
+                if trouble.rpc_code == METHOD_NOT_FOUND and not self._claims_tools():
+                    break
+                raise
+            entries += entries_from_page(page)
+            cursor = page.get("nextCursor")
+            if not isinstance(cursor, str) or cursor in cursors or len(entries) >= self._limits.tools:
+                break
+            cursors.add(cursor)
+        return listed_tools(entries[: self._limits.tools], modern=self.era == "modern")
+
+    def _claims_tools(self) -> bool:
+        capabilities = self._session.server_capabilities if self._session is not None else None
+        return capabilities is not None and capabilities.tools is not None
+
+    async def call_tool(
+        self, tool: ListedTool, arguments: JsonObject, on_progress: Callable[[Progress], None], seconds: float
+    ) -> JsonObject:
+        """Call a tool and return its result as it came. `seconds` is the silence allowed; progress restarts it.
+
+        The server is told when the wait ends before its answer, by time or by cancellation.
+
+        Raises:
+            Trouble: There is no result. `again` where nothing was executed for sure.
+        """
+        latest = anyio.current_time() + self._limits.call_total_seconds
+        scope = anyio.CancelScope(deadline=min(anyio.current_time() + seconds, latest))
+        gate = ProgressGate(on_progress)
+
+        async def hear(progress: float, total: float | None, message: str | None) -> None:
+            scope.deadline = min(anyio.current_time() + seconds, latest)
+            gate.offer(progress, total, message)
+
+        headers = headers_from_arguments(tool.param_headers, arguments) if self.era == "modern" else None
+        params = {"name": tool.name, "arguments": arguments}
+        try:
+            return await self._ask(
+                "tools/call", params, scope=scope, seconds=seconds, on_progress=hear, headers=headers
+            )
+        except Trouble as trouble:
+            if trouble.code == "tool_timeout" and anyio.current_time() >= latest:
+                limit = f"{self._limits.call_total_seconds / 60:g} minutes"
+                raise Trouble("tool_timeout", f"The tool did not finish within {limit}.") from None
+            raise
+        finally:
+            gate.close()
+
+    async def _ask(
+        self,
+        method: str,
+        params: JsonObject,
+        *,
+        scope: anyio.CancelScope,
+        seconds: float,
+        on_progress: ProgressFnT | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> JsonObject:
+        """Send a request in the caller's task, within `scope`, whose end is the end of the wait."""
+        session = self._session
+        if session is None or self.is_over:
+            raise Trouble("connection_lost", "The connection was lost.", again=True)
+        exchange = Exchange(seconds + _GRACE_SECONDS, on_fault=scope.cancel)
+        token = under_way.set(exchange)
+        self._calls.add(scope)
+        try:
+            with scope:
+                result = await session.ask(method, params, on_progress=on_progress, headers=headers)
+                self._is_proven = True
+                return result
+        except MCPError as error:
+            raise self._trouble_of(error, exchange) from None
+        finally:
+            self._calls.discard(scope)
+            under_way.reset(token)
+        raise self._trouble_of_waiting(exchange, seconds)
+
+    def _trouble_of(self, error: MCPError, exchange: Exchange) -> Trouble:
+        is_closed = error.code == CONNECTION_CLOSED and error.message == "Connection closed"
+        if exchange.fault is None and exchange.attempted and (self.is_over or is_closed):
+            self.close()
+            return Trouble("connection_lost", "The connection was lost before the answer came.")
+        trouble = trouble_from_error(error, exchange, self._server)
+        is_disproved = exchange.status in _REFUSING or error.code == UNSUPPORTED_PROTOCOL_VERSION
+        if is_disproved and not self._is_proven:
+            # Adopted from memory, and the very first request was refused: the server speaks differently by now.
+            self.memory = None
+            trouble.again = True
+        if trouble.again:
+            self.close()
+        return trouble
+
+    def _trouble_of_waiting(self, exchange: Exchange, seconds: float) -> Trouble:
+        if exchange.fault is not None:
+            self.close()
+            return trouble_from_fault(exchange.fault, self._server)
+        if self.is_over:
+            return Trouble("connection_lost", "The connection was lost before the answer came.")
+        return Trouble("tool_timeout", f"The server gave no sign of life for {seconds:g} seconds.")

@@ -1,0 +1,203 @@
+"""Trouble of the model endpoint becomes an error of ours: the tables, the wording, and how long to wait. Pure.
+
+The texts are for the caller: status, the provider's own words cleaned and capped, never an address, a header or a
+key. HTML pages are named, not quoted. Knows nothing of how the trouble came in.
+
+```
+401 403              UpstreamAuth
+429                  UpstreamRateLimited
+other 4xx            UpstreamRefused, or ContextLengthExceeded where code, type or words say so
+5xx, anything else   UpstreamFailed
+error in the stream  UpstreamFailed, or one of the above where its code or type says so
+```
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+
+from app.domain.errors import (
+    ContextLengthExceeded,
+    RunError,
+    UpstreamAuth,
+    UpstreamFailed,
+    UpstreamRateLimited,
+    UpstreamRefused,
+)
+from app.domain.jsontypes import Json, is_array, is_object
+
+MAX_QUOTE_CHARACTERS = 300
+_READ_CHARACTERS = 4_000  # more of a message cannot matter to a quote, and bounds what the patterns work on
+_SHORTEST_SECRET = 4  # a shorter "key", such as a dummy `x`, would blank out ordinary words
+
+_SCRIPT = re.compile(r"<(script|style)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"</?[a-z!?][^<>]*>|<(?=[a-z/!?])", re.IGNORECASE)
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+", re.IGNORECASE)
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
+_CREDENTIAL = re.compile(
+    r"\bbearer\s+[^\s\"',;]+"
+    r"|\b(?:sk|pk|rk|hf|gsk|xai|ghp)[-_][\w*.-]{4,}"
+    r"|\beyJ[\w-]+\.[\w-]+\.[\w-]*"
+    r"|\bapi[ _-]?key[\"']?\s*[=:]\s*[\"']?[^\s\"',;]+",
+    re.IGNORECASE,
+)
+
+_CONTEXT_CODE = re.compile(r"context_?(?:length|size|window)|(?:prompt|input)_too_(?:long|large)|tokens?_limit_")
+_CONTEXT_WORDS = re.compile(
+    r"context[ _-]?(?:length|size|window|limit)"
+    r"|\b(?:prompt|input|conversation|messages?)\b[^.]{0,20} too (?:long|large)\b"
+    r"|\btoo many (?:input |prompt )?tokens\b"
+    r"|\b(?:prompt|input|request(?:ed)?|messages?|model)\b.{0,60}\btokens?\b.{0,60}"
+    r"(?:exceed|larger|greater|longer|limit|<=|>|less than|window)"
+    r"|\b(?:exceed\w*|maximum|limit|less than)\b.{0,60}\b(?:(?:prompt|input|model) (?:tokens?|length)|prompt length)\b"
+    r"|`?inputs`?.{0,40}\b(?:less than|at most)\b.{0,20}\btokens\b"
+    r"|\brange of input length\b|\bprompt \d+, window \d+",
+)
+_NOT_CONTEXT_WORDS = re.compile(
+    r"\bper (?:second|minute|hour|day|month)\b|\brate limit|\b(?:array|string) too long\b",
+)
+_RATE_CODE = re.compile(r"\b429\b|rate_?limit|quota|too_many_requests|resource_exhausted")
+_AUTH_CODE = re.compile(r"\b40[13]\b|api_?key|authenticat|unauthori[sz]ed|permission|forbidden")
+_TOO_LONG_STATUSES = frozenset({400, 413, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """Cleans a stranger's words for the caller. Knows what must not show up in them."""
+
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that were sent along; endpoints like to quote them."""
+    host: str = field(default="", repr=False)
+    """The endpoint's own host name."""
+
+    def __call__(self, text: str) -> str:
+        """Return one line without markup, control characters, addresses and keys, of at most 300 characters."""
+        for secret in self.secrets:
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "[redacted]")
+        text = _TAG.sub(" ", _SCRIPT.sub(" ", text[:_READ_CHARACTERS]))
+        text = _SURROGATE.sub("\ufffd", _UNSEEN.sub(" ", text))
+        text = _ADDRESS.sub("[address]", _URL.sub("[address]", _CREDENTIAL.sub("[redacted]", text)))
+        if self.host:
+            # A name without a dot may be an ordinary word; with its port it is not.
+            port = r"(?::\d+)?" if "." in self.host else r":\d+"
+            text = re.sub(re.escape(self.host) + port, "[address]", text, flags=re.IGNORECASE)
+        text = " ".join(text.split())
+        return text if len(text) <= MAX_QUOTE_CHARACTERS else text[: MAX_QUOTE_CHARACTERS - 1].rstrip() + "…"
+
+
+class Complaint(NamedTuple):
+    """What the provider says is wrong, uncleaned."""
+
+    message: str
+    code: str
+    """Its code and type, lower case, with a space between."""
+
+
+def complaint_from_json(value: Json) -> Complaint:
+    """Find the provider's words in an error body or an error event, whichever of the usual shapes it has."""
+    if is_array(value):
+        value = value[0] if value else None
+    if is_object(value) and (is_object(value.get("error")) or isinstance(value.get("error"), str)):
+        inner = value["error"]
+        value = inner if is_object(inner) else {**value, "message": value.get("message") or inner}
+    if not is_object(value):
+        return Complaint(value if isinstance(value, str) else "", "")
+    words = (value.get(key) for key in ("code", "type", "status"))
+    return Complaint(_message_of(value), " ".join(str(word) for word in words if word).lower())
+
+
+def _message_of(value: Json) -> str:
+    for key in ("message", "detail", "error_description", "msg", "error"):
+        found = value.get(key)
+        if is_array(found):  # a list of validation errors: the first one is enough
+            found = found[0] if found else None
+        if is_object(found):
+            found = found.get("message") or found.get("msg")
+        if isinstance(found, str) and found.strip():
+            return found
+    return ""
+
+
+def failure_from_status(status: int, body: bytes, content_type: str, scrub: Scrub) -> RunError:
+    """Tell what an HTTP answer other than a success comes to."""
+    complaint = _complaint_from_body(body, content_type)
+    quoted = scrub(complaint.message)
+    text = f"The model endpoint answered {status}: {quoted}" if quoted else f"The model endpoint {_said(status)}."
+    if status in (401, 403):
+        return UpstreamAuth(text)
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return UpstreamRateLimited(text)
+    if _CONTEXT_CODE.search(complaint.code) or (status in _TOO_LONG_STATUSES and _speaks_of_context(complaint)):
+        return ContextLengthExceeded(text)
+    if 400 <= status < 500:
+        return UpstreamRateLimited(text) if _RATE_CODE.search(complaint.code) else UpstreamRefused(text)
+    return UpstreamFailed(text)
+
+
+def failure_from_event(value: Json, scrub: Scrub) -> RunError:
+    """Tell what an error object (or text) inside a stream comes to."""
+    complaint = complaint_from_json(value)
+    quoted = scrub(complaint.message)
+    text = f"The model endpoint reported an error: {quoted}" if quoted else "The model endpoint reported an error."
+    if _CONTEXT_CODE.search(complaint.code) or _speaks_of_context(complaint):
+        return ContextLengthExceeded(text)
+    if _RATE_CODE.search(complaint.code):
+        return UpstreamRateLimited(text)
+    return UpstreamAuth(text) if _AUTH_CODE.search(complaint.code) else UpstreamFailed(text)
+
+
+def _complaint_from_body(body: bytes, content_type: str) -> Complaint:
+    try:
+        return complaint_from_json(msgspec.json.decode(body))
+    except (msgspec.MsgspecError, RecursionError):
+        text = body[: 4 * _READ_CHARACTERS].decode(errors="replace").strip()
+    is_page = "html" in content_type or text.startswith("<")
+    return Complaint("" if is_page else text, "")
+
+
+def _said(status: int) -> str:
+    try:
+        return f"answered {status} ({HTTPStatus(status).phrase})"
+    except ValueError:
+        return f"answered {status}"
+
+
+def _speaks_of_context(complaint: Complaint) -> bool:
+    words = complaint.message[:_READ_CHARACTERS].lower()
+    if _RATE_CODE.search(complaint.code) or _NOT_CONTEXT_WORDS.search(words):
+        return False
+    return bool(_CONTEXT_WORDS.search(words))
+
+
+def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
+    """Read how many seconds an answer asks to wait; None where it does not say, or not in a way that can be read.
+
+    `retry-after-ms` wins over `Retry-After` (RFC 9110 section 10.2.3: seconds or an HTTP date). `now` is Unix time.
+    """
+    seconds = _number(headers.get("retry-after-ms"))
+    if seconds is not None:
+        return seconds / 1000
+    value = headers.get("retry-after", "").strip()
+    seconds = _number(value)
+    if seconds is not None or not value:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

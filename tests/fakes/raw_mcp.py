@@ -1,0 +1,245 @@
+"""An MCP server that answers byte for byte what a test says, for behaviour that no proper server shows.
+
+`open_raw_mcp(replies)` serves on loopback. `replies` says, by JSON-RPC method (or `GET`, `DELETE`), what is answered;
+what is not named is answered as a small well-behaved server of the `era` would. A reply is bytes written as they are,
+or one of `HANG` (never answer), `CUT` (close without an answer), or a function of the request that gives any of these,
+possibly after awaiting something. A list is one reply per request of that method, its last one for all that follow.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from app.domain.jsontypes import JsonObject, is_object
+
+HANG = "hang"
+CUT = "cut"
+
+
+@dataclass
+class RawRequest:
+    """One request as it arrived."""
+
+    http_method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    write: Callable[[bytes], Awaitable[None]]
+    """Writes to the connection at once, before the reply."""
+
+    @property
+    def rpc(self) -> dict[str, Any]:
+        """The JSON-RPC message; empty where there is none."""
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            return {}
+        return value if is_object(value) else {}
+
+    @property
+    def method(self) -> str:
+        """The JSON-RPC method, else the HTTP method."""
+        return self.rpc.get("method") or self.http_method
+
+    @property
+    def id(self) -> Any:
+        return self.rpc.get("id")
+
+
+Answer: TypeAlias = bytes | str
+Reply: TypeAlias = Answer | Callable[[RawRequest], Answer | Awaitable[Answer]]
+Replies: TypeAlias = Mapping[str, Reply | Sequence[Reply]]
+Era: TypeAlias = Literal["legacy", "modern"]
+
+
+@dataclass
+class RawMcp:
+    """Where the server is and what it was asked."""
+
+    url: str
+    requests: list[RawRequest] = field(default_factory=list[RawRequest])
+    open_connections: int = 0
+
+    @property
+    def asked(self) -> Counter[str]:
+        """How many requests came, by method."""
+        return Counter(request.method for request in self.requests)
+
+
+def http_reply(status: int, body: bytes = b"", content_type: str | None = "text/plain", **headers: str) -> bytes:
+    """A whole HTTP response that keeps the connection; `_` in header names stands for `-`."""
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}"]
+    if content_type is not None:
+        lines.append(f"Content-Type: {content_type}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def json_reply(value: Any, status: int = 200, content_type: str | None = "application/json", **headers: str) -> bytes:
+    """A response whose body is one JSON value."""
+    return http_reply(status, json.dumps(value).encode(), content_type, **headers)
+
+
+def sse_reply(messages: Iterable[Any], *, end: bool = True, event_id: str | None = None, **headers: str) -> bytes:
+    """An event stream with these messages. Without `end` more may follow: the test says when."""
+    lines = ["HTTP/1.1 200 OK", "Content-Type: text/event-stream", "Transfer-Encoding: chunked"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    prefix = "" if event_id is None else f"id: {event_id}\n"
+    frames = b"".join(sse_frame(message, prefix) for message in messages)
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + frames + (b"0\r\n\r\n" if end else b"")
+
+
+def sse_frame(message: Any, prefix: str = "") -> bytes:
+    """One message as an event, as one HTTP chunk."""
+    event = f"{prefix}event: message\ndata: {json.dumps(message)}\n\n".encode()
+    return f"{len(event):x}\r\n".encode() + event + b"\r\n"
+
+
+def result_of(request: RawRequest, result: Any) -> dict[str, Any]:
+    """A JSON-RPC result for a request."""
+    return {"jsonrpc": "2.0", "id": request.id, "result": result}
+
+
+def error_of(request: RawRequest, code: int, message: str) -> dict[str, Any]:
+    """A JSON-RPC error for a request."""
+    return {"jsonrpc": "2.0", "id": request.id, "error": {"code": code, "message": message}}
+
+
+def text_result(text: str) -> dict[str, Any]:
+    """The result of a tool that says one text."""
+    return {"content": [{"type": "text", "text": text}], "resultType": "complete"}
+
+
+def tool_entry(name: str, **fields: Any) -> dict[str, Any]:
+    """One entry of a tool list."""
+    return {"name": name, "description": f"The tool {name}.", "inputSchema": {"type": "object"}, **fields}
+
+
+def progress_of(request: RawRequest, progress: Any, **fields: Any) -> dict[str, Any]:
+    """A progress notification for a call."""
+    token = request.rpc["params"]["_meta"]["progressToken"]
+    params = {"progressToken": token, "progress": progress, **fields}
+    return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+
+
+def _well_behaved(request: RawRequest, era: Era, tools: Sequence[Any], session_id: str | None) -> bytes:
+    """Answer as a small server would that does nothing wrong."""
+    if request.http_method != "POST":
+        return http_reply(405 if request.http_method == "GET" else 200)
+    if request.method.startswith("notifications/"):
+        return http_reply(202)
+    result = _results(era, tools).get(request.method)
+    if result is None:
+        return json_reply(error_of(request, -32601, "unknown method"))
+    if request.method == "initialize" and session_id is not None:
+        return json_reply(result_of(request, result), Mcp_Session_Id=session_id)
+    return json_reply(result_of(request, result))
+
+
+def _results(era: Era, tools: Sequence[Any]) -> dict[str, JsonObject]:
+    cache: JsonObject = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if era == "modern" else {}
+    capabilities: JsonObject = {"tools": {}}
+    info = {"name": "raw", "version": "1"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": capabilities, **cache}
+    return {
+        "tools/list": {"tools": list(tools), **cache},
+        "tools/call": text_result("fine"),
+        **({"initialize": hello} if era == "legacy" else {"server/discover": discovered}),
+    }
+
+
+def _listed(reply: Reply | Sequence[Reply]) -> list[Reply]:
+    if isinstance(reply, bytes | str) or callable(reply):
+        return [reply]
+    return list(reply)
+
+
+class _Raw:
+    def __init__(self, raw: RawMcp, replies: Replies, default: Callable[[RawRequest], bytes]) -> None:
+        self._raw = raw
+        self._replies = {method: _listed(reply) for method, reply in replies.items()}
+        self._default = default
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        self._raw.open_connections += 1
+        try:
+            while (request := await _read_request(reader, writer)) is not None:
+                self._raw.requests.append(request)
+                answer = await self._answer(request)
+                if answer == CUT:
+                    break
+                if answer == HANG:
+                    await reader.read()
+                    break
+                assert isinstance(answer, bytes)
+                writer.write(answer)
+                await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._raw.open_connections -= 1
+            self.tasks.discard(task)
+            writer.transport.abort()
+
+    async def _answer(self, request: RawRequest) -> Answer:
+        replies = self._replies.get(request.method)
+        if replies is None:
+            return self._default(request)
+        reply = replies.pop(0) if len(replies) > 1 else replies[0]
+        if not callable(reply):
+            return reply
+        answer = reply(request)
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> RawRequest | None:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    first, *lines = head.decode("latin-1").strip().split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+
+    async def write(data: bytes) -> None:
+        writer.write(data)
+        await writer.drain()
+
+    return RawRequest(method, path, headers, body, write)
+
+
+@asynccontextmanager
+async def open_raw_mcp(
+    replies: Replies | None = None,
+    *,
+    era: Era = "legacy",
+    tools: Sequence[Any] = (tool_entry("echo"),),
+    session_id: str | None = None,
+) -> AsyncGenerator[RawMcp]:
+    """Serve scripted bytes on loopback until the block is left; then every connection is cut."""
+    raw = RawMcp("")
+    server_side = _Raw(raw, replies or {}, lambda request: _well_behaved(request, era, tools, session_id))
+    server = await asyncio.start_server(server_side.serve, "127.0.0.1", 0)
+    raw.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+    try:
+        yield raw
+    finally:
+        server.close()
+        tasks = list(server_side.tasks)
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()

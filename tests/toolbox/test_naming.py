@@ -1,0 +1,93 @@
+import re
+import subprocess
+import sys
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.spec import ServerSpec
+from app.toolbox.naming import exposed_names
+
+VALID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def on(server: str, trust: Literal["operator", "user"] = "user") -> ServerSpec:
+    return ServerSpec(server, "https://s.example/", trust)
+
+
+LONG = "list_all_directory_entries_with_sizes_and_modification_dates_recursive"
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ([(on("A"), "get-time_2")], ["get-time_2"]),
+        ([(on("A"), "album.add/item one")], ["album_add_item_one"]),
+        ([(on("A"), "")], ["tool"]),
+        ([(on("A"), "天气")], ["__"]),
+        ([(on("A"), "search"), (on("B"), "search")], ["search", "search_B"]),
+        ([(on("A"), "search"), (on("B", "operator"), "search")], ["search_A", "search"]),
+        ([(on("A", "operator"), "search"), (on("B", "operator"), "search")], ["search", "search_B"]),
+        ([(on("A"), "a.b"), (on("A"), "a_b")], ["a_b", "a_b_A"]),
+        ([(on("A"), "a.b"), (on("A"), "a_b"), (on("A"), "a/b")], ["a_b", "a_b_A", "a_b_A_2"]),
+        ([(on("My Files"), "x"), (on("My/Files"), "x"), (on("My.Files"), "x")], ["x", "x_My_Files", "x_My_Files_2"]),
+        ([(on("A"), "x"), (on("B"), "x"), (on("C"), "x_B")], ["x", "x_B_2", "x_B"]),
+        ([(on("A"), "x"), (on("Ä"), "x"), (on(""), "x")], ["x", "x__", "x_server"]),
+        ([(on("A"), "n" * 64)], ["n" * 64]),
+    ],
+)
+def test_names(tools: list[tuple[ServerSpec, str]], expected: list[str]) -> None:
+    assert exposed_names(tools) == expected
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    names = exposed_names([(on("A"), LONG), (on("A"), LONG + "_2"), (on("B"), LONG)])
+    assert len(set(names)) == 3
+    assert all(VALID.fullmatch(name) and len(name) == 64 and name.startswith(LONG[:55]) for name in names[:2])
+    assert exposed_names([(on("A"), LONG + "_2")]) == [names[1]]
+
+
+NAMES = st.sampled_from(["x", "x_A", "x_A_2", "x.A", "", "_", "天", "n" * 64, "n" * 63 + ".", "n" * 70, "n" * 71])
+SERVERS = st.builds(on, st.sampled_from(["A", "a b", "A_2", "", "s" * 80]), st.sampled_from(["operator", "user"]))
+
+
+@given(st.lists(st.tuples(SERVERS, NAMES | st.text(max_size=80)), max_size=40))
+def test_names_are_always_valid_distinct_and_the_same(tools: list[tuple[ServerSpec, str]]) -> None:
+    names = exposed_names(tools)
+    assert len(names) == len(tools)
+    assert all(VALID.fullmatch(name) for name in names)
+    assert len(set(names)) == len(names)
+    assert exposed_names(tools) == names
+
+
+@given(st.lists(st.tuples(SERVERS, NAMES), max_size=20))
+def test_users_tools_never_change_what_operators_tools_are_called(tools: list[tuple[ServerSpec, str]]) -> None:
+    operators = [(server, name) for server, name in tools if server.trust == "operator"]
+    alone = exposed_names(operators)
+    plain = {name for name, (_, tool) in zip(alone, operators, strict=True) if name == (tool or "tool")}
+    together = exposed_names(tools)
+    kept = {name for name, (server, _) in zip(together, tools, strict=True) if server.trust == "operator"}
+    assert plain <= kept
+
+
+def test_names_are_the_same_in_another_process() -> None:
+    code = (
+        "from app.domain.spec import ServerSpec as S; from app.toolbox.naming import exposed_names;"
+        f"print(exposed_names([(S(n,'','user'),{LONG!r}) for n in ('A','B','C')]))"
+    )
+    here = exposed_names([(on(name), LONG) for name in ("A", "B", "C")])
+    there = {
+        subprocess.run(  # noqa: S603 - our own interpreter and code
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert there == {str(here)}
+
+
+def test_many_equal_names_are_named_quickly_and_distinctly() -> None:
+    names = exposed_names([(on("A"), "x")] * 5000)
+    assert len(set(names)) == 5000
+    assert names[-1] == "x_A_4999"

@@ -1,0 +1,217 @@
+"""What models there are, and which one a run gets."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain.errors import ModelNotFound, ModelRequired, RunError, UpstreamFailed
+from app.domain.ports import Ask, ModelFacts
+from app.domain.spec import RunSpec
+from app.upstream.catalogue import ListedModel, ModelCatalogue, facts_from_list, models_from_json
+from app.upstream.endpoint import Options, open_endpoint
+from tests.fakes.upstream import Answer, Script, end, failure, json_answer, models, open_upstream, page, stream, text
+
+pytestmark = pytest.mark.anyio
+
+LISTED = (ListedModel("small", parameters={"temperature": 0.1, "top_p": 1}), ListedModel("big", supports_tools=False))
+
+
+def test_the_setting_is_read() -> None:
+    found = models_from_json(
+        """[{"id": "a", "name": "A", "supportsTools": false, "multimodal": true, "contextLength": 4096,
+             "parameters": {"temperature": 0}, "preservesReasoning": true, "logo": "x"},
+            {"id": "b", "supportsTools": null, "parameters": null}]"""
+    )
+    assert found == (
+        ListedModel(
+            "a", supports_tools=False, multimodal=True, context_length=4096, name="A", parameters={"temperature": 0}
+        ),
+        ListedModel("b"),
+    )
+
+
+@pytest.mark.parametrize("setting", ["", "  ", "[]"])
+def test_a_blank_setting_lists_nothing(setting: str) -> None:
+    assert models_from_json(setting) == ()
+
+
+UNREADABLE = {
+    "[": "no JSON",
+    "{}": "a JSON list",
+    '["a"]': r"MODELS\[0\] must be an object",
+    '[{"id": "a"}, {"name": "b"}]': r"MODELS\[1\] must have an `id`",
+    '[{"id": " "}]': r"MODELS\[0\] must have an `id`",
+    '[{"id": "a", "supportsTools": "yes"}]': r"MODELS\[0\] \(a\): `supportsTools` must be true or false",
+    '[{"id": "a", "contextLength": true}]': "`contextLength` must be a whole number",
+    '[{"id": "a", "parameters": []}]': "`parameters` must be an object",
+    '[{"id": "a", "name": 7}]': "`name` must be a text",
+    '[{"id": "a"}, {"id": "a"}]': r"MODELS\[1\]: the id 'a' is there twice",
+}
+
+
+@pytest.mark.parametrize(("setting", "message"), UNREADABLE.items())
+def test_an_unreadable_setting_names_its_entry(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models_from_json(setting)
+
+
+def test_a_default_that_is_not_offered_stops_the_start() -> None:
+    endpoint: Any = None
+    with pytest.raises(ValueError, match="'huge' is not in MODELS"):
+        ModelCatalogue(endpoint, LISTED, "huge")
+
+
+def run(model: str | None = None) -> RunSpec:
+    return RunSpec(messages=(), model=model)
+
+
+CHOICES: list[tuple[tuple[ListedModel, ...], str | None, str | None, str | type[Exception]]] = [
+    (LISTED, None, "big", "big"),
+    (LISTED, None, "huge", ModelNotFound),
+    (LISTED, None, None, "small"),
+    (LISTED, "big", None, "big"),
+    (LISTED, "big", "small", "small"),
+    ((), None, "anything", "anything"),
+    ((), "preset", None, "preset"),
+    ((), None, None, "first"),
+    ((), None, "second", "second"),
+]
+
+
+@pytest.mark.parametrize(("listed", "default", "named", "expected"), CHOICES)
+async def test_a_run_gets_its_model(
+    listed: tuple[ListedModel, ...], default: str | None, named: str | None, expected: str | type[Exception]
+) -> None:
+    async with (
+        open_upstream([], models_script=lambda _: models("first", "second")) as upstream,
+        open_endpoint(Options(upstream.url)) as endpoint,
+    ):
+        catalogue = ModelCatalogue(endpoint, listed, default)
+        if isinstance(expected, str):
+            assert (await catalogue.choose(run(named))).id == expected
+        else:
+            with pytest.raises(expected) as caught:
+                await catalogue.choose(run(named))
+            assert getattr(caught.value, "param", None) == "model"
+        # The endpoint is asked only when nothing else tells.
+        assert len(upstream.requests) == (1 if expected == "first" else 0)
+
+
+async def _with_models(script: Script) -> tuple[ModelFacts | Exception, list[str]]:
+    async with open_upstream([], models_script=script) as upstream, open_endpoint(Options(upstream.url)) as endpoint:
+        catalogue = ModelCatalogue(endpoint)
+        try:
+            chosen = await catalogue.choose(run())
+        except Exception as error:  # noqa: BLE001 - the row says which
+            return error, [facts.id for facts in await catalogue.models()]
+        return chosen, [facts.id for facts in await catalogue.models()]
+
+
+UNTOLD: dict[str, tuple[Answer, type[Exception]]] = {
+    "no models": (models(), ModelRequired),
+    "an error": (failure(500, "boom"), UpstreamFailed),
+    "a page": (page("<html>"), UpstreamFailed),
+    "JSON of another kind": (json_answer({"data": 7}), ModelRequired),
+    "a lost connection": (Answer(status=0), RunError),
+}
+
+
+@pytest.mark.parametrize(("answer", "kind"), UNTOLD.values(), ids=UNTOLD.keys())
+async def test_an_endpoint_that_does_not_tell_is_harmless_for_the_list(answer: Answer, kind: type[Exception]) -> None:
+    chosen, listed = await _with_models(lambda _: answer)
+    assert isinstance(chosen, kind)
+    assert listed == []
+
+
+async def test_a_failure_is_not_kept_and_a_list_is() -> None:
+    async with (
+        open_upstream([], models_script=[failure(500, "boom"), models("a")]) as upstream,
+        open_endpoint(Options(upstream.url)) as endpoint,
+    ):
+        catalogue = ModelCatalogue(endpoint)
+        assert await catalogue.models() == ()
+        for _ in range(3):
+            assert [facts.id for facts in await catalogue.models()] == ["a"]
+        assert (await catalogue.choose(run())).owned_by == "scripted"
+        assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize("answer", [models("a"), failure(500, "boom")], ids=["told", "failed"])
+async def test_askers_at_the_same_time_share_one_request(answer: Answer) -> None:
+    gate = asyncio.Event()
+    held = Answer([gate, *answer.pieces], answer.status, answer.headers, answer.framing)
+    async with (
+        open_upstream([], models_script=lambda _: held) as upstream,
+        open_endpoint(Options(upstream.url)) as endpoint,
+    ):
+        catalogue = ModelCatalogue(endpoint)
+        found: list[int] = []
+
+        async def ask() -> None:
+            found.append(len(await catalogue.models()))
+
+        async with anyio.create_task_group() as askers:
+            for _ in range(5):
+                askers.start_soon(ask)
+            await upstream.wait_for(lambda up: len(up.requests) == 1)
+            gate.set()
+        assert found == [answer.status == 200] * 5
+        assert len(upstream.requests) == 1
+
+
+async def test_when_the_asker_is_cancelled_the_next_one_asks() -> None:
+    gate = asyncio.Event()
+    held = Answer([gate], headers={"Content-Type": "application/json"})
+    async with (
+        open_upstream([], models_script=[held, models("a")]) as upstream,
+        open_endpoint(Options(upstream.url)) as endpoint,
+    ):
+        catalogue = ModelCatalogue(endpoint)
+        first = anyio.CancelScope()
+        found: list[str] = []
+
+        async def ask_first() -> None:
+            with first:
+                await catalogue.models()
+
+        async def ask_second() -> None:
+            found.extend(facts.id for facts in await catalogue.models())
+
+        async with anyio.create_task_group() as askers:
+            askers.start_soon(ask_first)
+            await upstream.wait_for(lambda up: len(up.requests) == 1)
+            askers.start_soon(ask_second)
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+        assert found == ["a"]
+
+
+LISTS: list[tuple[Any, list[ModelFacts]]] = [
+    (
+        {"data": [{"id": "a", "created": 5, "owned_by": "me", "context_length": 4096}]},
+        [ModelFacts("a", created=5, owned_by="me", context_length=4096)],
+    ),
+    ([{"id": "a", "max_model_len": 8}], [ModelFacts("a", context_length=8)]),
+    ({"data": [{"id": "a", "created": "x", "owned_by": None}, {"id": 7}, {}, None, "b"]}, [ModelFacts("a")]),
+    ({"data": None}, []),
+    (None, []),
+]
+
+
+@pytest.mark.parametrize(("told", "expected"), LISTS)
+def test_the_endpoints_list_is_read_leniently(told: Any, expected: list[ModelFacts]) -> None:
+    assert list(facts_from_list(told).values()) == expected
+
+
+async def test_a_models_own_parameters_are_below_the_callers() -> None:
+    async with open_upstream([stream(text("Hi"), end())]) as upstream, open_endpoint(Options(upstream.url)) as endpoint:
+        catalogue = ModelCatalogue(endpoint, LISTED)
+        spec = RunSpec(messages=(), parameters={"temperature": 0.7})
+        model = catalogue.open(await catalogue.choose(spec), spec)
+        async with model.stream(Ask([{"role": "user", "content": "Hi"}]), lambda _: None) as batches:
+            assert [batch async for batch in batches]
+        assert upstream.asks[0].json["temperature"] == 0.7
+        assert upstream.asks[0].json["top_p"] == 1
+        assert upstream.asks[0].json["model"] == "small"
