@@ -61,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
         return 130
+    except BaseExceptionGroup as group:
+        if group.split(SystemExit)[1] is not None:
+            raise
+        return _complain("the service could not start; the log above says why", 1)  # uvicorn's way of saying so
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,8 +102,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             "no model endpoint: set OPENAI_BASE_URL, OPENAI_API_KEY or both; `toolferry demo` needs neither",
             2,
         )
-    secrets = [secret for secret in (settings.api_key, settings.exa_key) if secret]
-    configure_logging(settings.log_level, secrets=secrets)
+    servers = settings.rooms().servers.environment
+    configure_logging(settings.log_level, secrets=settings.secrets(servers))
     with _listener(settings.host, settings.port) as listener:
         anyio.run(partial(_run_service, settings, listener, demo=arguments.demo_servers), backend_options=_LOOP)
     return 0
@@ -121,6 +125,9 @@ def _demo_spec(url: str) -> ServerSpec:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    # The HTTP libraries read these by themselves, and nothing here leaves loopback.
+    for name in [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_")]:
+        del os.environ[name]
     configure_logging("warning")
     with _listener(_DEMO_HOST, arguments.port) if arguments.port is not None else _next_free_listener() as listener:
         return anyio.run(partial(_run_demo, listener, once=arguments.once), backend_options=_LOOP)
@@ -169,7 +176,7 @@ def _header(screen: Screen, *, service: str, model: str, tools: str) -> str:
     )
     listed = "\n".join(f"  {screen.paint(f'{name:<8}', 1)} {url:<28} {about}" for name, url, about in rows)
     title = screen.paint("Toolferry demo", 1) + ": no key, no network, everything runs on this machine."
-    return f"{title}\n\n{listed}\n\nSample question: {screen.paint(_SAMPLE, 1)}\n"
+    return f"{title}\n\n{listed}\n\nSample question: {screen.paint(_SAMPLE, 1)}\nIts events, shortened:\n"
 
 
 def _invitation(screen: Screen, service: str) -> str:
@@ -183,8 +190,7 @@ async def _run_sample(screen: Screen, service: str) -> bool:
     last = StreamEvent("", "", {})
     try:
         with anyio.fail_after(_SAMPLE_SECONDS):
-            # trust_env: a proxy of the environment has no business on loopback.
-            async with httpx2.AsyncClient(trust_env=False, timeout=None) as client:
+            async with httpx2.AsyncClient(timeout=None) as client:
                 body = {"messages": [{"role": "user", "content": _SAMPLE}]}
                 async with client.stream("POST", f"{service}/v1/runs", json=body) as response:
                     if response.status_code != 200:

@@ -22,7 +22,7 @@ from app.domain.spec import ServerSpec
 from app.ferry import Ferry
 from app.journal.memory import MemoryJournal
 from app.settings import Settings
-from app.toolbox.box import McpServers
+from app.toolbox.box import open_servers
 from app.upstream.catalogue import ModelCatalogue
 from app.upstream.endpoint import open_endpoint
 
@@ -49,7 +49,7 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         async with (
             open_endpoint(rooms.endpoint) as endpoint,
-            McpServers(rooms.servers) as mcp_servers,
+            open_servers(rooms.servers) as mcp_servers,
             anyio.create_task_group() as tasks,
         ):
             catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model)
@@ -73,6 +73,8 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
         lifespan=lifespan,
         docs_url=None,  # its page loads scripts from other hosts
         redoc_url=None,
+        # Off: it sits in the path of every request, and its exporters would open another way out.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for router in (runs.router, servers.router, models.router, health.router):
         app.include_router(router)

@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     upstream_backoff_ms: _Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
     model_silence_ms: _Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
 
-    mcp_servers: str = Field("[]", alias="MCP_SERVERS")
+    mcp_servers: str = Field("[]", alias="MCP_SERVERS", repr=False)
     mcp_tool_timeout_ms: _Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
     mcp_allow_insecure_urls: _Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
     mcp_forward_hf_user_token: _Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")

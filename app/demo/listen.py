@@ -94,7 +94,7 @@ async def _listening(app: Starlette) -> AsyncGenerator[str]:
                     with anyio.move_on_after(_STOP_SECONDS, shield=True):
                         await server.ended.wait()
                     server.scope.cancel()
-        except ExceptionGroup as group:
+        except BaseExceptionGroup as group:
             # The group is ours alone: what the body raised shall come out as it went in.
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from app.domain.jsontypes import Json, JsonObject, is_array, is_object
+from app.domain.jsontypes import Json, JsonObject, is_object
 
 _ID_COLUMNS: Final = 4
 _NAME_COLUMNS: Final = 14
@@ -15,8 +15,10 @@ _INDENT: Final = _ID_COLUMNS + _NAME_COLUMNS + 3
 _NARROWEST: Final = 60
 _UUID_CHARACTERS: Final = 8
 _RUNNING_TEXT: Final = ("stream", "reasoning")
-# Said by the event's name already, or shown twice.
-_LEFT_OUT: Final = ("type", "subtype", "display", "argumentsRaw", "originalId", "annotations", "_meta")
+_KEYS: Final = ("uuid", "status", "name")  # go first
+_LEFT_OUT: Final = ("type", "subtype")  # the event's name says it
+# What was streamed before, and second forms of what is shown.
+_LEFT_OUT_OF: Final = {"tool/call": ("content", "reasoning", "tool", "argumentsRaw", "originalId")}
 # What comes from tools and models must not steer the terminal.
 _HARMLESS: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
 _COLOURS: Final = {"tool/result": 32, "finalAnswer": 32, "tool/error": 31, "server": 36, "status": 36}
@@ -48,7 +50,7 @@ class Screen:
     width: int
     colour: bool = False
     _running: str = ""
-    _column: int = 0
+    _column: int = 0  # 0 where a new line has not been begun
 
     def __post_init__(self) -> None:
         self.width = max(self.width, _NARROWEST)
@@ -60,13 +62,13 @@ class Screen:
             start = "" if event.name == self._running else self.end() + self._label(event)
             self._running = event.name
             return start + self._flow(token.translate(_HARMLESS))
-        data = json.dumps(_gist(event.data), ensure_ascii=False, separators=(",", ":")).translate(_HARMLESS)
+        data = _dumped(_gist(event)).translate(_HARMLESS)
         room = self.width - _INDENT
         return f"{self.end()}{self._label(event)}{data if len(data) <= room else data[: room - 1] + '…'}\n"
 
     def end(self) -> str:
         """Return what ends a running text: nothing where there is none."""
-        end = "\n" if self._running else ""
+        end = "\n" if self._running and self._column else ""
         self._running = ""
         return end
 
@@ -85,28 +87,32 @@ class Screen:
         pieces = token.split("\n")
         shown = [self._fitted(pieces[0])]
         for piece in pieces[1:]:
-            self._column = _INDENT
-            shown.append("\n" + " " * _INDENT + self._fitted(piece))
+            self._column = 0
+            shown.append("\n" + self._fitted(piece))
         return "".join(shown)
 
     def _fitted(self, piece: str) -> str:
+        start = ""
         if self._column > _INDENT and self._column + len(piece) > self.width:
-            piece = piece.lstrip(" ")
-            self._column = _INDENT + len(piece)
-            return "\n" + " " * _INDENT + piece
+            self._column, piece, start = 0, piece.lstrip(" "), "\n"
+        if piece and self._column == 0:
+            self._column, start = _INDENT, start + " " * _INDENT
         self._column += len(piece)
-        return piece
+        return start + piece
 
 
-def _gist(value: Json) -> Json:
-    """Leave out what the line says already, cut ids, and put what is short first, so that trimming hurts least."""
-    if is_array(value):
-        return [_gist(item) for item in value]
-    if not is_object(value):
-        return value
-    kept = {key: _gist(item) for key, item in value.items() if key not in _LEFT_OUT and item is not None}
-    if isinstance(kept.get("uuid"), str):
-        kept["uuid"] = kept["uuid"][:_UUID_CHARACTERS]
-    return dict(
-        sorted(kept.items(), key=lambda item: (item[0] != "uuid", len(json.dumps(item[1], ensure_ascii=False))))
-    )
+def _gist(event: StreamEvent) -> JsonObject:
+    """Leave out what is said already, cut ids, and put what is short behind the keys, so that trimming hurts least."""
+    left_out = (*_LEFT_OUT, *_LEFT_OUT_OF.get(event.name, ()))
+    kept = {key: value for key, value in event.data.items() if key not in left_out and value is not None}
+    uuid, result = kept.get("uuid"), kept.get("result")
+    if isinstance(uuid, str):
+        kept["uuid"] = uuid[:_UUID_CHARACTERS]
+    if is_object(result):
+        del kept["result"]
+        kept["outputs"] = result.get("outputs")
+    return dict(sorted(kept.items(), key=lambda item: (item[0] not in _KEYS, len(_dumped(item[1])))))
+
+
+def _dumped(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -118,13 +118,7 @@ class RunLog:
         while self.last_id <= after:
             if self.ended_at is not None:
                 return ()
-            news = asyncio.get_running_loop().create_future()
-            self._waiting.append(news)
-            try:
-                await news
-            finally:
-                if news in self._waiting:
-                    self._waiting.remove(news)
+            await self._news()
         self.check_cursor(after)
         count = self.last_id - after
         if count == len(self._entries):
@@ -137,12 +131,21 @@ class RunLog:
 
     async def ended(self) -> None:
         """Wait for the run's end."""
-        while await self.read(self.last_id):
-            pass
+        while self.ended_at is None:
+            await self._news()
 
     def snapshot(self) -> JsonObject:
         """Show the run as it is now."""
         return self._snapshot.data(last_event_id=self.last_id)
+
+    async def _news(self) -> None:
+        news = asyncio.get_running_loop().create_future()
+        self._waiting.append(news)
+        try:
+            await news
+        finally:
+            if news in self._waiting:
+                self._waiting.remove(news)
 
     def _wake(self) -> None:
         if self._waiting:

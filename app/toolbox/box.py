@@ -3,10 +3,8 @@
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 import anyio
 
@@ -48,33 +46,30 @@ class Options:
     exa_api_key: Secret | None = None
 
 
+@asynccontextmanager
+async def open_servers(options: Options) -> AsyncGenerator["McpServers"]:
+    """Serve MCP servers to runs. Leaving ends all connections, within `ConnectionLimits.close_seconds`."""
+    egress = Egress(options.policy, options.egress)
+    async with Pool(egress, options.pool, options.connection) as pool, anyio.create_task_group() as tasks:
+        offers = Offers(
+            Listings(pool, options.listing, tasks),
+            options.policy,
+            forward_user_token=options.forward_user_token,
+            exa_api_key=options.exa_api_key,
+        )
+        try:
+            yield McpServers(options, pool, offers)
+        finally:
+            tasks.cancel_scope.cancel()
+
+
 class McpServers:
-    """The port `Servers`. An async context manager: it owns all connections and ends them when it is left."""
+    """The port `Servers`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, pool: Pool, offers: Offers) -> None:
         self._options = options
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        options = self._options
-        async with AsyncExitStack() as stack:
-            egress = Egress(options.policy, options.egress)
-            self._pool = await stack.enter_async_context(Pool(egress, options.pool, options.connection))
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
-            self._offers = Offers(
-                Listings(self._pool, options.listing, tasks),
-                options.policy,
-                forward_user_token=options.forward_user_token,
-                exa_api_key=options.exa_api_key,
-            )
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._stack.__aexit__(kind, error, traceback)
+        self._pool = pool
+        self._offers = offers
 
     @asynccontextmanager
     async def open_box(self, spec: RunSpec, emit: Emit) -> AsyncGenerator[Toolbox]:

@@ -176,7 +176,7 @@ class Wire(httpx2.AsyncBaseTransport):
             return await self._open_stream(request)
         if request.method == "DELETE":
             return await self._end_session(request)
-        head = request.content[:160]
+        head = (await request.aread())[:160]  # a redirected request has not read its own body
         if b'"method":"notifications/cancelled"' in head:
             # Posted by the SDK's only writer, which would wait for the answer, and everybody on the connection with it.
             self._chores.start_soon(self._post_unheeded, request)

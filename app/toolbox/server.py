@@ -18,7 +18,7 @@ from mcp import MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Progress
@@ -88,6 +88,7 @@ class Connection:
         self._limits = limits
         self._on_end = on_end
         self._opened = anyio.Event()
+        self._is_over = False
         self._closing = anyio.Event()
         self._scope = anyio.CancelScope()
         self._session: Session | None = None
@@ -105,7 +106,7 @@ class Connection:
     @property
     def is_over(self) -> bool:
         """No new call may use it."""
-        return self._closing.is_set()
+        return self._is_over
 
     @property
     def keeps_session(self) -> bool:
@@ -140,11 +141,18 @@ class Connection:
         self.users -= 1
         self.idle_since = anyio.current_time()
 
-    def close(self) -> None:
-        """Take no more calls, and let the owner end it."""
-        if not self._closing.is_set():
-            self._closing.set()
+    def retire(self) -> None:
+        """Take no more calls; the owner ends it when those under way are through."""
+        if not self._is_over:
+            self._is_over = True
             self._on_end(self)
+        if not self._calls:
+            self._closing.set()
+
+    def close(self) -> None:
+        """Take no more calls, and let the owner end it at once."""
+        self.retire()
+        self._closing.set()
 
     async def run(self) -> None:
         """Open, stay until closed or idle for too long, close. Raises nothing but cancellation."""
@@ -363,27 +371,29 @@ class Connection:
         finally:
             self._calls.discard(scope)
             under_way.reset(token)
+            if self._is_over:
+                self.retire()
         raise self._trouble_of_waiting(exchange, seconds)
 
     def _trouble_of(self, error: MCPError, exchange: Exchange) -> Trouble:
         is_closed = error.code == CONNECTION_CLOSED and error.message == "Connection closed"
-        if exchange.fault is None and exchange.attempted and (self.is_over or is_closed):
+        if exchange.fault is None and exchange.attempted and (is_closed or self._closing.is_set()):
             self.close()
             return Trouble("connection_lost", "The connection was lost before the answer came.")
         trouble = trouble_from_error(error, exchange, self._server)
-        is_disproved = exchange.status in _REFUSING or error.code == UNSUPPORTED_PROTOCOL_VERSION
-        if is_disproved and not self._is_proven:
-            # Adopted from memory, and the very first request was refused: the server speaks differently by now.
+        is_refused = exchange.status in _REFUSING and (exchange.fault is not None or error.code == INVALID_REQUEST)
+        if is_refused or error.code == UNSUPPORTED_PROTOCOL_VERSION:
+            # The server speaks differently than was believed: it was deployed anew, or has forgotten us.
             self.memory = None
-            trouble.again = True
-        if trouble.again:
-            self.close()
+            trouble.again |= error.code == UNSUPPORTED_PROTOCOL_VERSION or not self._is_proven
+        if trouble.again or self.memory is None:
+            self.retire()
         return trouble
 
     def _trouble_of_waiting(self, exchange: Exchange, seconds: float) -> Trouble:
         if exchange.fault is not None:
             self.close()
             return trouble_from_fault(exchange.fault, self._server)
-        if self.is_over:
+        if self._closing.is_set():
             return Trouble("connection_lost", "The connection was lost before the answer came.")
         return Trouble("tool_timeout", f"The server gave no sign of life for {seconds:g} seconds.")

@@ -35,6 +35,7 @@ GARBAGE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "http_proxy": "http://127.0.0.1:9",
     "ALL_PROXY": "http://127.0.0.1:9",
+    "SSL_CERT_FILE": "nowhere.pem",
     "COLUMNS": "wide",
     "PYTHONIOENCODING": "ascii",
 }
@@ -46,7 +47,13 @@ def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No `.env` in the working directory, and none of this machine's settings."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith(("OPENAI_", "MCP_", "TOOLFERRY_", "HF_", "LLM_")) or name in ("HOST", "PORT", "MODELS"):
+        if (
+            name.startswith(("OPENAI_", "MCP_", "TOOLFERRY_", "HF_", "LLM_"))
+            or name.lower().endswith("_proxy")
+            or name.startswith("SSL_CERT_")
+        ):
+            monkeypatch.delenv(name)
+        elif name in ("HOST", "PORT", "MODELS", "LOG_LEVEL", "USE_USER_TOKEN", "NO_COLOR"):
             monkeypatch.delenv(name)
 
 

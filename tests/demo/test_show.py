@@ -14,8 +14,8 @@ def token(number: int, text: str, name: str = "stream") -> StreamEvent:
 
 
 def test_an_event_is_one_line_of_id_name_and_data() -> None:
-    event = StreamEvent("1", "status", {"type": "status", "status": "started", "runId": "run_1"})
-    assert Screen(WIDTH).show(event) == '   1  status         {"runId":"run_1","status":"started"}\n'
+    event = StreamEvent("1", "status", {"type": "status", "runId": "run_1", "status": "started"})
+    assert Screen(WIDTH).show(event) == '   1  status         {"status":"started","runId":"run_1"}\n'
 
 
 def test_a_line_is_cut_at_the_terminals_width() -> None:
@@ -29,17 +29,29 @@ def test_a_tiny_terminal_still_shows_something(width: int) -> None:
     assert "started" in Screen(width).show(StreamEvent("1", "status", {"status": "started"}))
 
 
-def test_short_fields_come_first_so_that_the_cut_hits_the_long_one() -> None:
-    data: JsonObject = {
+def test_a_call_shows_its_parameters_and_a_result_its_outputs() -> None:
+    call: JsonObject = {
         "type": "tool",
-        "subtype": "result",
+        "subtype": "call",
         "uuid": "0123456789abcdef",
-        "result": {"status": "success", "outputs": [{"text": "x" * 400}], "display": True},
+        "call": {"name": "clock", "parameters": {"content": "x"}},
+        "server": "Demo",
+        "tool": "clock",
+        "originalId": None,
+        "argumentsRaw": '{"content":"x"}',
+        "content": "Calling",
+    }
+    result: JsonObject = {
+        "uuid": "0123456789abcdef",
+        "result": {"status": "success", "call": call["call"], "outputs": [{"text": "x" * 99}], "display": True},
         "duration": 0.25,
     }
-    line = Screen(105).show(StreamEvent("7", "tool/result", data))
-    assert line == (
-        '   7  tool/result    {"uuid":"01234567","duration":0.25,"result":{"status":"success","outputs":[{"text":…\n'
+    screen = Screen(94)
+    assert screen.show(StreamEvent("6", "tool/call", call)) == (
+        '   6  tool/call      {"uuid":"01234567","server":"Demo","call":{"name":"clock","parameters":{…\n'
+    )
+    assert screen.show(StreamEvent("7", "tool/result", result)) == (
+        '   7  tool/result    {"uuid":"01234567","duration":0.25,"outputs":[{"text":"xxxxxxxxxxxxxxxxx…\n'
     )
 
 
@@ -70,7 +82,13 @@ def test_running_text_is_wrapped_and_indented() -> None:
 def test_line_breaks_of_the_text_are_kept() -> None:
     screen = Screen(WIDTH)
     shown = screen.show(token(1, "one:\n- two")) + screen.show(token(2, "\n\nthree"))
-    assert shown == f"   1  stream         one:\n{INDENT}- two\n{INDENT}\n{INDENT}three"
+    assert shown == f"   1  stream         one:\n{INDENT}- two\n\n{INDENT}three"
+
+
+def test_a_text_that_ends_its_line_leaves_no_blank_one() -> None:
+    screen = Screen(WIDTH)
+    shown = screen.show(token(1, "one\n")) + screen.show(StreamEvent("2", "status", {"status": "finished"}))
+    assert shown == '   1  stream         one\n   2  status         {"status":"finished"}\n'
 
 
 def test_nothing_steers_the_terminal() -> None:

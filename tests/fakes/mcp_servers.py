@@ -24,6 +24,7 @@ import anyio.to_thread
 import mcp_types
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,7 +35,7 @@ Kind: TypeAlias = Literal["modern", "legacy", "legacy-stateless", "sse"]
 TINY_PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-TOOL_NAMES = ["echo", "add", "slow", "fail", "image", "structured", "wait", "count"]
+TOOL_NAMES = ["echo", "add", "fail", "image", "structured", "slow", "wait", "count"]
 
 
 @dataclass
@@ -108,7 +109,7 @@ def _add_quick_tools(server: MCPServer[Any], fake: FakeMcpServer) -> None:
     @server.tool(description="Always fails.")
     async def fail(reason: str = "no such city") -> str:
         fake.started.append("fail")
-        raise ValueError(reason)
+        raise ToolError(reason)
 
     @server.tool(description="A picture of one pixel.")
     async def image() -> mcp_types.CallToolResult:

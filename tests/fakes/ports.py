@@ -24,7 +24,9 @@ class ScriptedModel:
 
     @asynccontextmanager
     async def stream(
-        self, ask: Ask, tell: Callable[[Retrying | Notice], None]  # noqa: ARG002  # the port names it
+        self,
+        ask: Ask,
+        tell: Callable[[Retrying | Notice], None],  # noqa: ARG002  # the port names it
     ) -> AsyncGenerator[AsyncIterator[Sequence[Delta]], None]:
         self.asks.append(ask)
         yield self._batches(self._replies.pop(0))

@@ -1,0 +1,116 @@
+"""Tool lists: how long they are kept, and who shares the asking."""
+
+import anyio
+import pytest
+
+from app.toolbox.admission import Policy
+from app.toolbox.egress import Egress, EgressLimits
+from app.toolbox.listing import ListingLimits, Listings
+from app.toolbox.pool import Pool, PoolLimits
+from app.toolbox.trouble import Trouble
+from tests.fakes.mcp_servers import wait_until
+from tests.fakes.raw_mcp import HANG, RawMcp, RawRequest, http_reply, json_reply, open_raw_mcp, result_of, tool_entry
+from tests.fakes.toolboxes import QUICK, operator
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pool() -> Pool:
+    return Pool(Egress(Policy(), EgressLimits()), PoolLimits(), QUICK)
+
+
+def listed(raw: RawMcp) -> int:
+    return raw.asked["tools/list"]
+
+
+async def test_list_is_kept_for_a_minute_and_asked_for_again_after_it() -> None:
+    clock = Clock()
+    async with open_raw_mcp() as raw, pool() as connections, anyio.create_task_group() as tasks:
+        listings = Listings(connections, ListingLimits(), tasks, clock)
+        for clock.now, asked in ((0.0, 1), (59.0, 1), (61.0, 2), (62.0, 2)):
+            assert [tool.name for tool in (await listings.of(operator(raw.url))).tools] == ["echo"]
+            assert listed(raw) == asked
+
+
+async def test_least_recently_used_list_makes_room() -> None:
+    async with open_raw_mcp() as raw, pool() as connections, anyio.create_task_group() as tasks:
+        listings = Listings(connections, ListingLimits(entries=2), tasks)
+        for query, asked in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
+            await listings.of(operator(f"{raw.url}?{query}"))
+            assert listed(raw) == asked
+
+
+async def test_failure_is_not_kept() -> None:
+    def fine(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, {"tools": [tool_entry("echo")]}))
+
+    async with (
+        open_raw_mcp({"tools/list": [http_reply(500), fine]}) as raw,
+        pool() as connections,
+        anyio.create_task_group() as tasks,
+    ):
+        listings = Listings(connections, ListingLimits(), tasks)
+        with pytest.raises(Trouble, match="HTTP status 500"):
+            await listings.of(operator(raw.url))
+        assert len((await listings.of(operator(raw.url))).tools) == 1
+
+
+async def test_callers_at_once_share_one_listing_and_one_who_leaves_does_not_stop_it() -> None:
+    release = anyio.Event()
+
+    async def slowly(request: RawRequest) -> bytes:
+        await release.wait()
+        return json_reply(result_of(request, {"tools": [tool_entry("echo")]}))
+
+    async with open_raw_mcp({"tools/list": slowly}) as raw, pool() as connections:
+        async with anyio.create_task_group() as tasks:
+            listings = Listings(connections, ListingLimits(), tasks)
+            names: list[str] = []
+
+            async def ask() -> None:
+                names.extend(tool.name for tool in (await listings.of(operator(raw.url))).tools)
+
+            async with anyio.create_task_group() as patient, anyio.create_task_group() as hasty:
+                hasty.start_soon(ask)
+                await wait_until(lambda: listed(raw) == 1)
+                patient.start_soon(ask)
+                patient.start_soon(ask)
+                hasty.cancel_scope.cancel()
+                await wait_until(lambda: len(listings._under_way) == 1)
+                release.set()
+        assert names == ["echo", "echo"]
+        assert listed(raw) == 1
+
+
+async def test_failure_reaches_all_who_wait() -> None:
+    async with open_raw_mcp({"tools/list": http_reply(500)}) as raw, pool() as connections:
+        async with anyio.create_task_group() as tasks:
+            listings = Listings(connections, ListingLimits(), tasks)
+            reasons: list[str] = []
+
+            async def ask() -> None:
+                try:
+                    await listings.of(operator(raw.url))
+                except Trouble as trouble:
+                    reasons.append(trouble.reason)
+
+            async with anyio.create_task_group() as callers:
+                for _ in range(3):
+                    callers.start_soon(ask)
+        assert reasons == ["The server answered with HTTP status 500."] * 3
+        assert listed(raw) == 1
+
+
+async def test_server_that_lists_too_slowly_is_given_up_in_time() -> None:
+    async with open_raw_mcp({"tools/list": HANG}) as raw, pool() as connections:
+        async with anyio.create_task_group() as tasks:
+            listings = Listings(connections, ListingLimits(seconds=0.3), tasks)
+            with anyio.fail_after(2), pytest.raises(Trouble, match="within 0.3 seconds"):
+                await listings.of(operator(raw.url))

@@ -1,0 +1,616 @@
+"""One MCP connection: how it is made, what its tools are, how calls end. Through the room's door, over real sockets."""
+
+import gzip
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from app.domain.messages import Progress
+from app.domain.secrets import Secret
+from tests.fakes.mcp_servers import TOOL_NAMES, FakeMcpServer, Kind, open_mcp_server, wait_until
+from tests.fakes.raw_mcp import (
+    CUT,
+    HANG,
+    Era,
+    RawRequest,
+    Reply,
+    error_of,
+    http_reply,
+    json_reply,
+    open_raw_mcp,
+    progress_of,
+    result_of,
+    sse_frame,
+    sse_reply,
+    text_result,
+    tool_entry,
+)
+from tests.fakes.toolboxes import LOCAL, open_lone_run, open_run, operator, user
+from app.toolbox.box import Options, open_servers
+
+pytestmark = pytest.mark.anyio
+
+MARKER = "MARKER-7f3a"
+HTML = f"<html>{MARKER}</html>".encode()
+KINDS: tuple[Kind, ...] = ("modern", "legacy", "legacy-stateless", "sse")
+STOPPABLE: tuple[Kind, ...] = ("modern", "legacy", "sse")
+"""A handshake server without sessions cannot tell which call a cancellation means."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_server_lists_its_tools_and_runs_them(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url)) as run:
+        assert run.report.state == "ready"
+        assert list(run.report.tools) == TOOL_NAMES
+        assert (await run.call("echo", text="grüß")).text == "grüß"
+        assert (await run.call("add", a=1, b=2)).text == "3"
+        failed = await run.call("fail", reason="no such city")
+        assert failed.error_code == "tool_failed"
+        assert "no such city" in failed.text
+        assert "21" in (await run.call("structured")).text
+        (output,) = (await run.call("image")).outputs
+        assert output["content"][0]["type"] == "image"
+        assert server.rpc["tools/list"] == 1, "calls must not list behind our back"
+
+
+async def test_json_replies_are_as_good_as_event_streams() -> None:
+    async with open_mcp_server("modern", json_response=True) as server, open_lone_run(operator(server.url)) as run:
+        assert (await run.call("echo", text="hi")).text == "hi"
+
+
+REFUSALS: Sequence[tuple[str, Reply, str, str]] = [
+    ("401", http_reply(401, HTML, WWW_Authenticate='Bearer realm="x"'), "authRequired", "authorization"),
+    ("401 bare", http_reply(401, HTML), "authRequired", "authorization"),
+    ("403 with challenge", http_reply(403, HTML, WWW_Authenticate="Bearer"), "authRequired", "authorization"),
+    ("403", http_reply(403, HTML), "unavailable", "HTTP status 403"),
+    ("429", http_reply(429, HTML, Retry_After="30"), "unavailable", "429 and asks to wait 30 seconds"),
+    ("500", http_reply(500, HTML, "text/html"), "unavailable", "HTTP status 500"),
+    ("200 html", http_reply(200, HTML, "text/html"), "unavailable", "type text/html that is not MCP"),
+    ("foreign json", json_reply({"secret": MARKER}), "unavailable", "not MCP"),
+    ("foreign error", json_reply({"secret": MARKER}, 400), "unavailable", "HTTP status 400"),
+    ("broken json", http_reply(200, b'{"jsonrpc": "2.0" ' + HTML, "application/json"), "unavailable", "not MCP"),
+    ("empty", http_reply(200, b"", None), "unavailable", "not MCP"),
+    ("accepted only", http_reply(202), "unavailable", "did not answer"),
+    ("cut", CUT, "unavailable", "broke off"),
+    ("elsewhere", http_reply(307, HTML, Location=f"http://127.0.0.2:9/{MARKER}"), "unavailable", "another place"),
+    ("elsewhere by GET", http_reply(302, HTML, Location="/other"), "unavailable", "another place"),
+    ("event stream of nothing", sse_reply([]), "unavailable", "broke off"),
+    ("event stream of junk", sse_reply([{"x": MARKER}]), "unavailable", "cannot be read"),
+    (
+        "no discovery and no hello",
+        lambda request: json_reply(error_of(request, -32601, "what?")),
+        "unavailable",
+        "what?",
+    ),
+    ("hello without content", lambda request: json_reply(result_of(request, {})), "unavailable", "handshake"),
+    ("gzip", http_reply(200, gzip.compress(HTML), Content_Encoding="gzip"), "unavailable", "compressed"),
+    ("too much", http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"), "unavailable", "too large"),
+    ("never", HANG, "unavailable", "did not get ready within 1 seconds"),
+]
+
+
+@pytest.mark.parametrize(("reply", "state", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+async def test_server_that_cannot_be_used_says_why_and_no_foreign_word(reply: Reply, state: str, message: str) -> None:
+    replies = {"server/discover": reply, "initialize": reply}
+    async with (
+        open_raw_mcp(replies) as raw,
+        open_lone_run(operator(f"{raw.url}?key={MARKER}"), connect_seconds=1.0) as run,
+    ):
+        report = run.report
+        assert report.state == state
+        assert message in (report.message or "")
+        assert MARKER not in json.dumps(report.data())
+        assert not run.box.tools
+
+
+@pytest.mark.parametrize(("reply", "state", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+async def test_all_that_a_look_up_tells_of_a_users_server_is_one_sentence(
+    reply: Reply, state: str, message: str
+) -> None:
+    del message
+    replies = {"server/discover": reply, "initialize": reply}
+    async with open_raw_mcp(replies) as raw, open_lone_run(user(raw.url), connect_seconds=1.0) as run:
+        assert run.report.state == state
+        if state == "unavailable":
+            assert run.report.code == "server_unreachable"
+            assert run.report.message == "The server cannot be reached."
+
+
+async def test_challenge_is_passed_on_without_the_token_it_repeats_and_nothing_is_tried_again() -> None:
+    challenge = 'Bearer error="bad sk-secret-1", resource_metadata="https://a.example/x"'
+    replies = {"server/discover": http_reply(401, b"", WWW_Authenticate=challenge)}
+    headers = {"Authorization": Secret("Bearer sk-secret-1")}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url, headers=headers)) as run:
+        assert run.report.challenge == 'Bearer error="bad …", resource_metadata="https://a.example/x"'
+        assert dict(raw.asked) == {"server/discover": 1}
+
+
+async def test_nobody_listening_costs_one_attempt() -> None:
+    async with open_raw_mcp() as raw:
+        url = raw.url
+    async with open_lone_run(operator(url)) as run:
+        assert run.report.state == "unavailable"
+        assert run.report.message == "The server does not accept connections."
+
+
+@pytest.mark.parametrize(("status", "falls_back"), [(400, True), (404, True), (405, True), (401, False), (500, False)])
+async def test_sse_is_tried_only_after_the_statuses_of_a_wrong_transport(status: int, *, falls_back: bool) -> None:
+    replies = {"server/discover": http_reply(status), "initialize": http_reply(status), "GET": http_reply(503)}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (raw.asked["GET"] > 0) == falls_back
+        if status != 401:
+            assert run.report.message == f"The server answered with HTTP status {status}.", "the first error is kept"
+
+
+GOOD_STARTS: Sequence[tuple[str, Era, dict[str, Any]]] = [
+    ("unknown method", "legacy", {}),
+    ("400 to the unknown method", "legacy", {"server/discover": http_reply(400, b"no session")}),
+    ("500 to the unknown method", "legacy", {"server/discover": http_reply(500, b"oops")}),
+    ("silence to the unknown method", "legacy", {"server/discover": HANG}),
+    ("handshake acknowledged with text", "legacy", {"notifications/initialized": http_reply(202, b"ok")}),
+    (
+        "handshake acknowledged with a pseudo body",
+        "legacy",
+        {"notifications/initialized": json_reply({"jsonrpc": "2.0", "id": None, "result": {}})},
+    ),
+    ("acknowledgement refused", "legacy", {"notifications/initialized": http_reply(500)}),
+    (
+        "no media type",
+        "modern",
+        {"tools/list": lambda r: json_reply(result_of(r, {"tools": [tool_entry("echo")]}), content_type=None)},
+    ),
+    (
+        "media type with parameters",
+        "legacy",
+        {
+            "tools/list": lambda r: json_reply(
+                result_of(r, {"tools": [tool_entry("echo")]}), content_type="Application/JSON; charset=utf-8"
+            )
+        },
+    ),
+    (
+        "redirect within the origin",
+        "modern",
+        {
+            "server/discover": [
+                http_reply(307, Location="/mcp/"),
+                lambda r: json_reply(
+                    result_of(r, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+                ),
+            ]
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("era", "replies"), [row[1:] for row in GOOD_STARTS], ids=[row[0] for row in GOOD_STARTS])
+async def test_odd_but_usable_servers_are_used(era: Era, replies: dict[str, Any]) -> None:
+    async with open_raw_mcp(replies, era=era) as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.report.message is None
+        assert list(run.report.tools) == ["echo"]
+        assert (await run.call("echo")).text == "fine"
+
+
+async def test_modern_server_that_was_slow_to_start_is_asked_again() -> None:
+    def hello(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}))
+
+    async with (
+        open_raw_mcp({"server/discover": [HANG, hello]}, era="modern") as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
+        assert list(run.report.tools) == ["echo"]
+
+
+@pytest.mark.parametrize(("protocol", "asked"), [("legacy", {"initialize": 1}), ("modern", {"server/discover": 1})])
+async def test_pinned_protocol_is_the_only_one_tried(protocol: str, asked: dict[str, int]) -> None:
+    async with open_mcp_server("modern") as server, open_lone_run(operator(server.url, protocol=protocol)) as run:
+        assert run.report.state == "ready"
+        tried = {method: count for method, count in server.rpc.items() if method in ("initialize", "server/discover")}
+        assert tried == asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_second_connection_remembers_era_and_transport(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_servers(LOCAL) as servers:
+        for _ in range(2):
+            async with open_run(servers, operator(server.url)) as run:
+                assert (await run.call("echo", text="x")).text == "x"
+                for connection in list(servers._pool._all()):
+                    connection.close()
+        probes = 2 if kind == "sse" else 1
+        assert server.rpc["server/discover"] == probes, "once over each transport, then never again"
+        assert server.rpc["initialize"] == {"modern": 0, "legacy": 2, "legacy-stateless": 2, "sse": 1}[kind]
+
+
+async def test_server_deployed_anew_in_another_era_costs_one_call_at_most() -> None:
+    async with open_servers(LOCAL) as servers:
+        async with open_mcp_server("modern") as server, open_run(servers, operator(server.url)) as run:
+            port = port_of(server)
+            assert (await run.call("echo", text="x")).text == "x"
+        async with open_mcp_server("legacy", port=port) as server, open_run(servers, operator(server.url)) as run:
+            refused = await run.call("echo", text="y")
+            assert refused.error_code == "tool_failed"
+            assert "Unsupported protocol version" in refused.text
+            assert (await run.call("echo", text="y")).text == "y"
+            assert server.started == ["echo"]
+
+
+async def test_first_call_over_a_remembered_era_that_is_no_longer_true_is_repeated() -> None:
+    async with open_servers(LOCAL) as servers:
+        async with open_mcp_server("modern") as server, open_run(servers, operator(server.url)) as run:
+            port = port_of(server)
+            assert run.report.state == "ready"
+            for connection in list(servers._pool._all()):
+                connection.close()
+        async with open_mcp_server("legacy", port=port) as server, open_run(servers, operator(server.url)) as run:
+            assert (await run.call("echo", text="y")).text == "y"
+            assert server.started == ["echo"]
+
+
+def port_of(server: FakeMcpServer) -> int:
+    return int(server.url.split(":")[2].split("/")[0])
+
+
+async def test_all_pages_are_listed_until_a_cursor_repeats() -> None:
+    def page(request: RawRequest) -> bytes:
+        number = int(request.rpc.get("params", {}).get("cursor", "0"))
+        result = {"tools": [tool_entry(f"t{number}")], "nextCursor": str(min(number + 1, 3))}
+        return json_reply(result_of(request, result))
+
+    async with open_raw_mcp({"tools/list": page}) as raw, open_lone_run(operator(raw.url)) as run:
+        assert list(run.report.tools) == ["t0", "t1", "t2", "t3"]
+        assert raw.asked["tools/list"] == 5 - 1
+
+
+@pytest.mark.parametrize(("tools_a_page", "listed", "pages"), [(1, 5, 5), (4, 8, 2), (50, 8, 1)])
+async def test_endless_listing_ends_at_a_page_or_a_tool_too_many(tools_a_page: int, listed: int, pages: int) -> None:
+    def page(request: RawRequest) -> bytes:
+        number = int(request.rpc.get("params", {}).get("cursor", "0"))
+        tools = [tool_entry(f"t{number}_{index}") for index in range(tools_a_page)]
+        return json_reply(result_of(request, {"tools": tools, "nextCursor": str(number + 1)}))
+
+    async with open_raw_mcp({"tools/list": page}) as raw, open_lone_run(operator(raw.url), pages=5, tools=8) as run:
+        assert len(run.box.tools) == listed
+        assert raw.asked["tools/list"] == pages
+
+
+ODD_ENTRIES: Sequence[tuple[str, Any, bool]] = [
+    ("output schema that is no schema", tool_entry("odd", outputSchema={"$id": 7}), True),
+    ("output schema that is no object", tool_entry("odd", outputSchema=[1]), True),
+    ("annotations that are none", tool_entry("odd", annotations="safe"), True),
+    ("hints of the wrong type", tool_entry("odd", annotations={"readOnlyHint": {"x": 1}}), True),
+    ("icons that are none", tool_entry("odd", icons="x.png"), True),
+    ("description that is a number", tool_entry("odd", description=5), True),
+    ("no schema", {"name": "odd"}, True),
+    ("schema null", tool_entry("odd", inputSchema=None), True),
+    ("schema without type", tool_entry("odd", inputSchema={"properties": {"a": {}}}), True),
+    ("name missing", {"inputSchema": {"type": "object"}}, False),
+    ("name empty", tool_entry(""), False),
+    ("name a number", {**tool_entry("x"), "name": 5}, False),
+    ("not an object", "odd", False),
+    ("null", None, False),
+    ("tasks only", tool_entry("odd", execution={"taskSupport": "required"}), False),
+]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(("entry", "usable"), [row[1:] for row in ODD_ENTRIES], ids=[row[0] for row in ODD_ENTRIES])
+async def test_odd_entry_does_not_cost_the_good_ones(era: Era, entry: Any, *, usable: bool) -> None:
+    tools = [tool_entry("first"), entry, tool_entry("last")]
+    async with open_raw_mcp(era=era, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.names == (["first", "odd", "last"] if usable else ["first", "last"])
+        assert all(tool.spec.description for tool in run.box.tools)
+        if usable:
+            assert (await run.call("odd")).text == "fine"
+
+
+async def test_server_without_tools_is_ready_with_none() -> None:
+    def hello(request: RawRequest) -> bytes:
+        info = {"name": "raw", "version": "1"}
+        return json_reply(result_of(request, {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": info}))
+
+    replies: dict[str, Reply] = {
+        "initialize": hello,
+        "tools/list": lambda request: json_reply(error_of(request, -32601, "Method not found")),
+    }
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.report.state == "ready"
+        assert not run.box.tools
+
+
+FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
+    ("error", lambda r: json_reply(error_of(r, -32000, "broker down")), "tool_failed", "broker down"),
+    ("error, no type", lambda r: json_reply(error_of(r, -32000, "broker down"), content_type=None), "tool_failed", "broker down"),
+    ("error with status", lambda r: json_reply(error_of(r, -32602, "no such tool"), 400), "tool_failed", "no such tool"),
+    ("error without id", lambda r: json_reply({**error_of(r, -32602, "bad"), "id": None}, 400), "tool_failed", "bad"),
+    ("error in a stream", lambda r: sse_reply([error_of(r, -32000, "broker down")]), "tool_failed", "broker down"),
+    ("says our secret", lambda r: json_reply(error_of(r, 1, "bad key sk-secret-1!")), "tool_failed", "bad key …!"),
+    ("isError", lambda r: json_reply(result_of(r, {**text_result("no such city"), "isError": True})), "tool_failed", "no such city"),
+    ("401", http_reply(401, HTML), "tool_failed", "authorization"),
+    ("429", http_reply(429, HTML), "tool_failed", "HTTP status 429"),
+    ("500", http_reply(500, HTML), "tool_failed", "HTTP status 500"),
+    ("502", http_reply(502, HTML, "text/html"), "tool_outcome_unknown", "HTTP status 502"),
+    ("html", http_reply(200, HTML, "text/html"), "tool_failed", "not MCP"),
+    ("foreign json", json_reply({"secret": MARKER}), "tool_failed", "not MCP"),
+    ("foreign event", sse_reply([{"secret": MARKER}]), "tool_failed", "cannot be read"),
+    ("no result", lambda r: json_reply(result_of(r, {})), "tool_failed", "not the result of a tool"),
+    ("asks a person", lambda r: json_reply(result_of(r, {"resultType": "input_required", "inputRequests": {}})), "tool_failed", "ask a person"),
+    ("too large", http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"), "tool_failed", "too large"),
+    ("accepted only", http_reply(202), "tool_outcome_unknown", "did not answer"),
+    ("cut", CUT, "tool_outcome_unknown", "not known whether"),
+    ("stream ends early", sse_reply([]), "connection_lost", "not known whether"),
+    ("silence", HANG, "tool_timeout", "no sign of life for 0.3 seconds"),
+    ("redirect elsewhere", http_reply(307, HTML, Location="http://127.0.0.2:9/"), "server_unreachable", "another place"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(
+    ("reply", "code", "message"), [row[1:] for row in FAILED_CALLS], ids=[row[0] for row in FAILED_CALLS]
+)
+async def test_failed_call_says_why_stays_alone_and_is_not_sent_again(
+    era: Era, reply: Reply, code: str, message: str
+) -> None:
+    def echo(request: RawRequest) -> Any:
+        if request.rpc["params"]["name"] == "good":
+            return json_reply(result_of(request, text_result("fine")))
+        return reply(request) if callable(reply) else reply
+
+    tools = [tool_entry("bad"), tool_entry("good")]
+    headers = {"Authorization": Secret("Bearer sk-secret-1")}
+    spec = {"headers": headers, "timeout_seconds": 0.3}
+    async with (
+        open_raw_mcp({"tools/call": echo}, era=era, tools=tools) as raw,
+        open_lone_run(operator(raw.url, **spec)) as run,
+    ):
+        outcome = await run.call("bad")
+        assert outcome.error_code == code
+        assert message in outcome.text
+        assert message in outcome.message
+        assert MARKER not in outcome.text + outcome.message
+        assert (await run.call("good")).text == "fine"
+        assert raw.asked["tools/call"] == 2, "never twice"
+
+
+GOOD_RESULTS: Sequence[tuple[str, dict[str, Any], str]] = [
+    ("fields of the era missing", {"content": [{"type": "text", "text": "7"}]}, "7"),
+    ("structure only", {"content": [], "structuredContent": {"n": 7}}, "7"),
+    ("structure without content", {"structuredContent": {"n": 7}}, "7"),
+    ("structure that is a list", {"content": [], "structuredContent": [7]}, "7"),
+    ("a block that is none", {"content": [{"type": "what"}, {"type": "text", "text": "7"}]}, "7"),
+    ("structure that breaks its schema", {"content": [{"type": "text", "text": "7"}], "structuredContent": {}}, "7"),
+]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(("result", "text"), [row[1:] for row in GOOD_RESULTS], ids=[row[0] for row in GOOD_RESULTS])
+async def test_odd_but_readable_results_are_read(era: Era, result: dict[str, Any], text: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [tool_entry("get", outputSchema=schema)]
+    replies = {"tools/call": lambda request: json_reply(result_of(request, result))}
+    async with open_raw_mcp(replies, era=era, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        outcome = await run.call("get")
+        assert outcome.error_code is None
+        assert text in outcome.text
+        assert raw.asked["tools/list"] == 1
+
+
+async def test_forgotten_session_is_replaced_once_for_all_calls_that_met_it() -> None:
+    forgotten = {"sessions": 0}
+
+    def hello(request: RawRequest) -> bytes:
+        forgotten["sessions"] += 1
+        info = {"name": "raw", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        return json_reply(result_of(request, result), Mcp_Session_Id=f"s{forgotten['sessions']}")
+
+    def call(request: RawRequest) -> bytes:
+        if request.headers["mcp-session-id"] == "s1":
+            return http_reply(404, HTML)
+        return json_reply(result_of(request, text_result(request.headers["mcp-session-id"])))
+
+    replies: dict[str, Reply] = {"initialize": hello, "tools/call": call}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        texts: list[str] = []
+
+        async def use() -> None:
+            texts.append((await run.call("echo")).text)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(use)
+        assert texts == ["s2", "s2", "s2"]
+        assert raw.asked["initialize"] == 2
+        assert raw.asked["tools/call"] == 6
+    assert raw.asked["DELETE"] == 1, "the forgotten session is not ended once more"
+
+
+async def test_session_that_is_forgotten_again_is_an_error_after_two_attempts() -> None:
+    async with (
+        open_raw_mcp({"tools/call": http_reply(404)}, session_id="s1") as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
+        assert (await run.call("echo")).error_code == "connection_lost"
+        assert raw.asked["tools/call"] == 2
+
+
+async def test_server_that_came_back_is_connected_to_again() -> None:
+    async with open_servers(LOCAL) as servers:
+        async with open_mcp_server("legacy") as server:
+            port = port_of(server)
+            async with open_run(servers, operator(server.url)) as run:
+                assert (await run.call("count")).text.endswith(" 1")
+                server.kill()
+                outcome = await _until_refused(lambda: run.call("echo", text="x"))
+                assert outcome == "server_unreachable"
+                async with open_mcp_server("legacy", port=port):
+                    assert (await run.call("count")).text.endswith(" 1")
+
+
+async def _until_refused(call: Callable[[], Any]) -> str | None:
+    """Call until the port is closed: a killed server may still answer for an instant."""
+    for _ in range(100):
+        outcome = await call()
+        if outcome.error_code not in (None, "tool_outcome_unknown", "connection_lost"):
+            return outcome.error_code
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_server_killed_during_calls_fails_them_at_once(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url)) as run:
+        codes: list[str | None] = []
+
+        async def use() -> None:
+            codes.append((await run.call("wait", seconds=30)).error_code)
+
+        with anyio.fail_after(3):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(use)
+                await wait_until(lambda: server.started.count("wait") == 3)
+                server.kill()
+        assert set(codes) <= {"connection_lost", "tool_outcome_unknown"}
+        assert server.started.count("wait") == 3, "none was sent again"
+
+
+@pytest.mark.parametrize("kind", STOPPABLE)
+async def test_cancelled_caller_stops_the_tool_and_leaves_the_connection_good(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url)) as run:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: run.call("wait", seconds=30))
+            await wait_until(lambda: "wait" in server.started)
+            with anyio.fail_after(1):
+                tasks.cancel_scope.cancel()
+        await wait_until(lambda: "wait" in server.cancelled)
+        assert (await run.call("echo", text="still here")).text == "still here"
+        assert server.rpc["initialize"] + server.rpc["server/discover"] <= 3, "over the same connection"
+
+
+@pytest.mark.parametrize("kind", STOPPABLE)
+async def test_silent_tool_times_out_and_is_told_to_stop(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url, timeout_seconds=0.3)) as run:
+        assert (await run.call("wait", seconds=30)).error_code == "tool_timeout"
+        await wait_until(lambda: "wait" in server.cancelled)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_progress_restarts_the_silence_limit_and_arrives(kind: Kind) -> None:
+    seen: list[Progress] = []
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url, timeout_seconds=0.4)) as run:
+        outcome = await run.call("slow", seen.append, steps=4, pause=0.2)
+        assert outcome.text == "done after 4"
+        assert seen[0] == Progress(1.0, 4.0, "step 1")
+        assert seen[-1] == Progress(4.0, 4.0, "step 4")
+
+
+async def test_endless_progress_ends_at_the_hard_limit() -> None:
+    async with (
+        open_mcp_server("modern") as server,
+        open_lone_run(operator(server.url), call_total_seconds=0.6) as run,
+    ):
+        outcome = await run.call("slow", steps=100, pause=0.1)
+        assert outcome.error_code == "tool_timeout"
+        assert "did not finish" in outcome.text
+
+
+async def test_progress_is_never_backwards_nonsense_or_a_flood_and_its_last_state_arrives() -> None:
+    def call(request: RawRequest) -> bytes:
+        alien = {**progress_of(request, 99), "params": {"progressToken": "srv-4", "progress": 99}}
+        odd = [progress_of(request, 2, message="two"), progress_of(request, 1), progress_of(request, math.nan), alien]
+        flood = [progress_of(request, 3 + step / 1000) for step in range(500)]
+        last = [progress_of(request, 9, message="l\u200bast")]
+        return sse_reply([*odd, *flood, *last, result_of(request, text_result("done"))])
+
+    seen: list[Progress] = []
+    async with open_raw_mcp({"tools/call": call}) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (await run.call("echo", seen.append)).text == "done"
+    assert seen[0] == Progress(2.0, None, "two")
+    assert seen[-1] == Progress(9.0, None, "last")
+    assert [step.progress for step in seen] == sorted(step.progress for step in seen)
+    assert len(seen) <= 10
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"), [("ping", "result"), ("elicitation/create", "error"), ("sampling/createMessage", "error")]
+)
+async def test_server_that_asks_during_a_call_is_answered_at_once(method: str, answer: str) -> None:
+    answered = anyio.Event()
+    said: list[dict[str, Any]] = []
+
+    async def call(request: RawRequest) -> bytes:
+        params = {"message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
+        ask = {"jsonrpc": "2.0", "id": "p1", "method": method, **({} if method == "ping" else {"params": params})}
+        await request.write(sse_reply([ask], end=False))
+        await answered.wait()
+        return sse_frame(result_of(request, text_result("after the answer"))) + b"0\r\n\r\n"
+
+    def post(request: RawRequest) -> bytes:
+        said.append(request.rpc)
+        answered.set()
+        return http_reply(202)
+
+    async with open_raw_mcp({"tools/call": call, "POST": post}) as raw, open_lone_run(operator(raw.url)) as run:
+        outcome = await run.call("echo")
+    assert outcome.text == "after the answer"
+    assert said[0]["id"] == "p1"
+    assert answer in said[0]
+
+
+async def test_server_that_sits_on_a_cancellation_holds_up_nobody() -> None:
+    def call(request: RawRequest) -> Any:
+        hangs = request.rpc["params"]["arguments"].get("hang")
+        return HANG if hangs else json_reply(result_of(request, text_result("quick")))
+
+    replies: dict[str, Reply] = {"tools/call": call, "notifications/cancelled": HANG}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(lambda: run.call("echo", hang=True))
+            await wait_until(lambda: raw.asked["tools/call"] == 3)
+            tasks.cancel_scope.cancel()
+        with anyio.fail_after(1):
+            assert (await run.call("echo")).text == "quick"
+        await wait_until(lambda: raw.asked["notifications/cancelled"] == 3)
+
+
+async def test_requests_carry_the_servers_headers_and_no_cookie_proxy_or_encoding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hello(request: RawRequest) -> bytes:
+        return json_reply(error_of(request, -32601, "no"), Set_Cookie="tenant=a; Path=/")
+
+    async with open_raw_mcp() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        headers = {"X-Team": Secret("7")}
+        async with (
+            open_raw_mcp({"server/discover": hello}, session_id="s1") as raw,
+            open_lone_run(operator(raw.url, headers=headers)) as run,
+        ):
+            await run.call("echo")
+        assert len(raw.requests) == 7
+        for request in raw.requests:
+            assert request.headers["x-team"] == "7"
+            assert request.headers["accept-encoding"] == "identity"
+            assert "cookie" not in request.headers
+            assert request.path == "/mcp"
+        assert not proxy.requests
+
+
+async def test_modern_server_gets_the_arguments_that_it_wants_in_headers() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string", "x-mcp-header": "City"}}}
+    bad = {"type": "object", "properties": {"city": {"type": "array", "x-mcp-header": "City"}}}
+    tools = [tool_entry("go", inputSchema=schema), tool_entry("bad", inputSchema=bad)]
+    async with open_raw_mcp(era="modern", tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        await run.call("go", city="Oslo")
+        await run.call("go", city="x" * 10_000)
+        sent = [request.headers.get("mcp-param-city") for request in raw.requests if request.method == "tools/call"]
+        assert sent == ["Oslo", None]
+        assert run.names == ["go"]
+        assert run.notices[0].about == {"server": "Fake", "tool": "bad"}
