@@ -1,5 +1,5 @@
 # Two stages: the wheel is built where the tools are, and runs where they are not.
-FROM python:3.13-slim AS build
+FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY docker/requirements.txt docker/
@@ -8,7 +8,7 @@ RUN python -m venv /opt/toolferry \
  && /opt/toolferry/bin/pip install --no-cache-dir --require-hashes -r docker/requirements.txt \
  && /opt/toolferry/bin/pip install --no-cache-dir --no-deps .
 
-FROM python:3.13-slim
+FROM python:3.11-slim
 COPY --from=build /opt/toolferry /opt/toolferry
 RUN useradd --system --no-create-home toolferry
 USER toolferry

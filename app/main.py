@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -21,7 +22,7 @@ from app.api.published import install_openapi
 from app.domain.spec import ServerSpec
 from app.ferry import Ferry
 from app.journal.memory import MemoryJournal
-from app.settings import Settings
+from app.settings import Rooms, Settings
 from app.toolbox.box import open_servers
 from app.upstream.catalogue import ModelCatalogue
 from app.upstream.endpoint import open_endpoint
@@ -44,33 +45,11 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
     rooms = settings.rooms(extra_servers)
     for warning in rooms.warnings:
         _log.warning("%s", warning)
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        async with (
-            open_endpoint(rooms.endpoint) as endpoint,
-            open_servers(rooms.servers) as mcp_servers,
-            anyio.create_task_group() as tasks,
-        ):
-            catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model)
-            crossings: anyio.abc.TaskGroup = await tasks.start(_keep_tasks)
-            app.state.crossings = crossings
-            app.state.doors = Doors(
-                ferry=Ferry(catalogue, mcp_servers, rooms.run, crossings),
-                journal=MemoryJournal(rooms.journal),
-                catalogue=catalogue,
-                servers=mcp_servers,
-                limits=rooms.request,
-                heartbeat_seconds=settings.heartbeat_ms / 1000,
-            )
-            yield
-            crossings.cancel_scope.cancel()
-
     app = FastAPI(
         title="Toolferry",
         version=__version__,
         description="The MCP tool loop as a service: a conversation and MCP servers in, typed events out.",
-        lifespan=lifespan,
+        lifespan=partial(_open_doors, rooms=rooms),
         docs_url=None,  # its page loads scripts from other hosts
         redoc_url=None,
         # Off: it sits in the path of every request, and its exporters would open another way out.
@@ -82,6 +61,29 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
     install_openapi(app)
     app.add_middleware(Boundary)
     return app
+
+
+@asynccontextmanager
+async def _open_doors(app: FastAPI, rooms: Rooms) -> AsyncGenerator[None, None]:
+    """Open what outlives requests, and close it when the server has stopped."""
+    async with (
+        open_endpoint(rooms.endpoint) as endpoint,
+        open_servers(rooms.servers) as mcp_servers,
+        anyio.create_task_group() as tasks,
+    ):
+        catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model)
+        crossings: anyio.abc.TaskGroup = await tasks.start(_keep_tasks)
+        app.state.crossings = crossings
+        app.state.doors = Doors(
+            ferry=Ferry(catalogue, mcp_servers, rooms.run, crossings),
+            journal=MemoryJournal(rooms.journal),
+            catalogue=catalogue,
+            servers=mcp_servers,
+            limits=rooms.request,
+            heartbeat_seconds=rooms.heartbeat_seconds,
+        )
+        yield
+        crossings.cancel_scope.cancel()
 
 
 async def _keep_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:

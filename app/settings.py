@@ -159,6 +159,7 @@ class Settings(BaseSettings):
             run=RunLimits(self.max_calls_per_round, self.max_calls_at_once, run_seconds=self.run_timeout_ms / 1000),
             request=self._request(),
             journal=memory.Options(self.max_run_bytes, self.max_journal_bytes, self.retention_ms / 1000),
+            heartbeat_seconds=self.heartbeat_ms / 1000,
             warnings=warnings,
         )
 
@@ -241,6 +242,7 @@ class Rooms:
     run: RunLimits
     request: RequestLimits
     journal: memory.Options
+    heartbeat_seconds: float
     warnings: tuple[str, ...]
     """What was left out of the settings and why; for the log."""
 

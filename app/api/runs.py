@@ -35,7 +35,7 @@ async def start_run(
     body = await read_body(request, doors.limits)
     asked = parse(RunRequest, body.json)
     check_servers(asked.servers, doors.limits)
-    spec = asked.to_spec(body.json, user_token=Secret(x_user_token) if x_user_token else None)
+    spec = asked.to_spec(body.json, user_token=_token(x_user_token))
     log, is_new = await _log_for(spec, doors, key=idempotency_key, fingerprint=hashlib.sha256(body.raw).digest())
     owns_run = is_new and not spec.resumable
     if asked.stream:
@@ -115,6 +115,14 @@ async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Respon
     error = snapshot.get("error")
     status = status_from_code(error["code"]) if error else 200
     return JSONResponse(snapshot, status, headers={"X-Run-Id": log.run_id})
+
+
+def _token(text: str | None) -> Secret | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise MalformedRequest("X-User-Token must be printable ASCII without blanks.", param="X-User-Token")
+    return Secret(text)
 
 
 def _find(run_id: str, doors: Doors) -> RunLog:

@@ -10,7 +10,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,9 +80,13 @@ under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
 class Egress:
     """The one door to MCP servers: who may be dialled, and the clients that dial."""
 
-    def __init__(self, policy: Policy, limits: EgressLimits) -> None:
+    def __init__(
+        self, policy: Policy, limits: EgressLimits, resolve: Callable[[str, int], Sequence[str]] | None = None
+    ) -> None:
+        """Dial nothing yet. `resolve` gives a name's addresses, waits for them, and raises OSError."""
         self.policy = policy
         self.limits = limits
+        self._resolve = resolve or _resolve
         self._lookups = threading.BoundedSemaphore(limits.dns_threads)
 
     async def vet(self, server: ServerSpec) -> Refused | None:
@@ -101,17 +105,16 @@ class Egress:
         vetted = judge_answers(admitted, addresses, self.policy)
         return vetted if isinstance(vetted, Refused) else None
 
-    async def _look_up(self, admitted: Admitted) -> list[str]:
+    async def _look_up(self, admitted: Admitted) -> Sequence[str]:
         """Ask the resolver in a thread. Slow names hold at most `dns_threads` of them; beyond that it fails at once."""
         if not self._lookups.acquire(blocking=False):
             raise anyio.WouldBlock
 
-        def ask() -> list[str]:
+        def ask() -> Sequence[str]:
             try:
-                answers = socket.getaddrinfo(admitted.lookup_name, admitted.port, type=socket.SOCK_STREAM)
+                return self._resolve(admitted.lookup_name, admitted.port)
             finally:
                 self._lookups.release()
-            return [str(answer[4][0]) for answer in answers]
 
         limiter = anyio.CapacityLimiter(1)  # its own, so that it never waits for other rooms' threads
         with anyio.fail_after(self.limits.dns_seconds):
@@ -128,6 +131,10 @@ class Egress:
             transport=wire,
             trust_env=False,
         )
+
+
+def _resolve(name: str, port: int) -> list[str]:
+    return [str(answer[4][0]) for answer in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
 
 
 @lru_cache(maxsize=1)

@@ -52,7 +52,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 def fault_of_error(error: Exception) -> Fault:
     """Say what a transport error means."""
     fault = _REASONS.get(type(error), Fault("lost", "The connection broke off before the server answered."))
-    if fault.kind == "unreachable" and _is_tls(error):
+    if isinstance(error, httpx2.ConnectError) and _is_tls(error):
         return Fault("unreachable", "No trusted TLS connection to the server can be made.")
     return fault
 

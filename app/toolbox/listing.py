@@ -11,7 +11,8 @@ from cachetools import TTLCache
 from app.domain.spec import ServerSpec
 from app.toolbox.entries import ListedTool
 from app.toolbox.pool import Pool, key_of
-from app.toolbox.server import Era, TransportName
+from app.toolbox.server import Era
+from app.toolbox.transports import TransportName
 from app.toolbox.trouble import Trouble
 
 

@@ -58,7 +58,6 @@ class Pool:
         """Of owner tasks, those that are closing included."""
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
-        self._emptied = anyio.Event()
 
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -68,13 +67,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         self._is_closing = True
-        self._emptied = anyio.Event()
         for connection in list(self._all()):
             connection.close()
-        with anyio.move_on_after(self._connection_limits.close_seconds, shield=True):
-            if self._count:
-                await self._emptied.wait()
-        self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, traceback)
 
     @asynccontextmanager
@@ -148,8 +142,6 @@ class Pool:
             await connection.run()
         finally:
             self._count -= 1
-            if not self._count:
-                self._emptied.set()
 
     def _close_longest_idle(self) -> bool:
         idle = [connection for connection in self._all() if not connection.is_opening and not connection.users]

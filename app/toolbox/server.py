@@ -5,32 +5,28 @@ when the connection is over. Deadlines live here, outside the HTTP client, whose
 """
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import anyio
 import anyio.abc
-import httpx2
 import mcp_types
 from mcp import MCPError
-from mcp.client.sse import sse_client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Progress
 from app.domain.spec import ServerSpec
-from app.toolbox.egress import Egress, Exchange, Wire, under_way
+from app.toolbox.egress import Egress, Exchange, under_way
 from app.toolbox.entries import ListedTool, entries_from_page, listed_tools
 from app.toolbox.faults import Fault
 from app.toolbox.progress import ProgressGate
-from app.toolbox.session import Session, client_info, headers_from_arguments
+from app.toolbox.session import Session, headers_from_arguments, is_sendable
+from app.toolbox.transports import TransportName, open_session
 from app.toolbox.trouble import Trouble, trouble_from_error, trouble_from_fault
 
-TransportName: TypeAlias = Literal["streamable-http", "sse"]
 Era: TypeAlias = Literal["modern", "legacy"]
 
 _REFUSING = (400, 404, 405)
@@ -90,7 +86,8 @@ class Connection:
         self._opened = anyio.Event()
         self._is_over = False
         self._closing = anyio.Event()
-        self._scope = anyio.CancelScope()
+        self._scope = anyio.CancelScope(shield=True)
+        # Shielded, so that the goodbye is said in any case; every phase but the one that `close` ends has a deadline.
         self._session: Session | None = None
         self._trouble: Trouble | None = None
         self._calls: set[anyio.CancelScope] = set()
@@ -153,6 +150,8 @@ class Connection:
         """Take no more calls, and let the owner end it at once."""
         self.retire()
         self._closing.set()
+        if self.is_opening:
+            self._scope.cancel()
 
     async def run(self) -> None:
         """Open, stay until closed or idle for too long, close. Raises nothing but cancellation."""
@@ -202,7 +201,8 @@ class Connection:
         self._exchange = Exchange(self._limits.connect_seconds)
         token = under_way.set(self._exchange)
         try:
-            async with self._open_session(transport, chores) as (session, wire):
+            async with open_session(transport, self._server, self._egress, chores, on_end=self._stream_ended) as opened:
+                session, wire = opened
                 try:
                     await self._shake_hands(session, known)
                 except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
@@ -222,33 +222,6 @@ class Connection:
         finally:
             under_way.reset(token)
         return self._session is not None
-
-    @asynccontextmanager
-    async def _open_session(
-        self, transport: TransportName, chores: anyio.abc.TaskGroup
-    ) -> AsyncGenerator[tuple[Session, Wire]]:
-        url = self._server.url
-        if transport == "sse":
-            wire = Wire(self._egress.limits, chores, on_stream_end=self._stream_ended)
-            client = self._egress.client(self._server, wire)
-
-            def take(*_: object, **__: object) -> httpx2.AsyncClient:
-                return client
-
-            async with (
-                sse_client(url, httpx_client_factory=take) as (read, write),
-                Session(read, write, client_info=client_info()) as session,
-            ):
-                yield session, wire
-            return
-        wire = Wire(self._egress.limits, chores)
-        size = self._egress.limits.event_bytes
-        async with (
-            self._egress.client(self._server, wire) as client,
-            streamable_http_client(url, http_client=client, max_sse_event_size=size) as (read, write),
-            Session(read, write, client_info=client_info()) as session,
-        ):
-            yield session, wire
 
     def _stream_ended(self) -> None:
         if self._session is not None:
@@ -358,6 +331,8 @@ class Connection:
         session = self._session
         if session is None or self.is_over:
             raise Trouble("connection_lost", "The connection was lost.", again=True)
+        if not is_sendable(params):
+            raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         exchange = Exchange(seconds + _GRACE_SECONDS, on_fault=scope.cancel)
         token = under_way.set(exchange)
         self._calls.add(scope)

@@ -14,10 +14,10 @@ from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.inbound import mcp_param_headers
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.spec import Protocol
-from app.toolbox.egress import PRODUCT, VERSION
 
 _HEADER_VALUE_BYTES = 8192
 """Longest argument that is repeated in a header (`security.md` P7)."""
@@ -91,12 +91,16 @@ class Session(ClientSession):
         return await self._dispatcher.send_raw_request(method, data["params"], options)
 
 
+def is_sendable(params: JsonObject) -> bool:
+    """Tell whether the SDK can write these params. One that it cannot would end the connection for all its users."""
+    try:
+        to_json({"params": params})
+    except ValueError:
+        return False
+    return True
+
+
 def headers_from_arguments(paths: Mapping[tuple[str, ...], str], arguments: Mapping[str, Json]) -> dict[str, str]:
     """Repeat the arguments that a modern server wants in headers; those that are too long are left out."""
     headers = mcp_param_headers(paths, arguments)
     return {name: value for name, value in headers.items() if len(value) <= _HEADER_VALUE_BYTES}
-
-
-def client_info() -> mcp_types.Implementation:
-    """Say who we are."""
-    return mcp_types.Implementation(name=PRODUCT, version=VERSION)

@@ -1,6 +1,7 @@
 """The shape of the code, held by tests: budgets, vendor names, doors to the outside, the architecture page."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -19,7 +20,12 @@ VENDORS = re.compile(
     r"litellm|openrouter|azure|bedrock|hugging ?face|\bexa\b",
     re.IGNORECASE,
 )
-MAY_NAME_VENDORS = {"app/upstream/quirks.py", "app/settings.py", "app/toolbox/overlays.py"}
+MAY_NAME_VENDORS = {
+    "app/upstream/quirks.py",
+    "app/settings.py",
+    "app/toolbox/overlays.py",
+    "app/toolbox/headers.py",  # the headers that some vendors' proxies take for an identity
+}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)
@@ -57,12 +63,9 @@ def test_packages_hold_nothing_but_their_docstring() -> None:
 
 def test_only_two_modules_open_http_clients() -> None:
     """The model client and the MCP client are the two ways out; the terminal program asks our own API only."""
-    client = re.compile(r"AsyncClient\(|AsyncOpenAI\(|AioHttpClient\(|ClientSession\(|create_mcp_http_client\(")
+    client = re.compile(r"\bAsyncClient\(|AsyncOpenAI\(|HttpClient\(|aiohttp\.ClientSession\(|create_mcp_http_client\(")
     openers = {str(path.relative_to(ROOT)) for path in MODULES if client.search(path.read_text())}
-    assert openers <= {"app/upstream/endpoint.py", "app/toolbox/egress.py", "app/cli.py", "app/demo/show.py"} | SESSIONS
-
-
-SESSIONS = {"app/toolbox/session.py"}  # an MCP session over streams that egress.py opened
+    assert openers == {"app/upstream/client.py", "app/toolbox/egress.py", "app/cli.py"}
 
 
 def test_architecture_page_names_only_files_that_exist() -> None:
@@ -92,12 +95,13 @@ def paths_from_tree(tree: str) -> list[str]:
     folders: list[tuple[int, str]] = []
     for line in tree.splitlines():
         indent = len(line) - len(line.lstrip())
-        name = line.split()[0] if line.split() else ""
         while folders and folders[-1][0] >= indent:
             folders.pop()
         prefix = folders[-1][1] if folders else ""
-        if name.endswith("/"):
-            folders.append((indent, prefix + name))
-        elif re.fullmatch(r"[a-z_]+\.py", name):
-            paths.append(prefix + name)
+        words = line.split()
+        if words and words[0].endswith("/"):
+            folders.append((indent, prefix + words[0]))
+        else:
+            names = itertools.takewhile(re.compile(r"[a-z_]+\.py").fullmatch, words)
+            paths += [prefix + name for name in names]
     return paths

@@ -1,6 +1,7 @@
 """The commands, as a shell runs them."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -43,18 +44,19 @@ _LINE = re.compile(r"^ *(\d+)  (\S+) +(.*)$")
 
 
 @pytest.fixture(autouse=True)
-def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No `.env` in the working directory, and none of this machine's settings."""
+def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """No `.env` in the working directory, none of this machine's settings, and logging as it was afterwards."""
     monkeypatch.chdir(tmp_path)
+    starts = ("OPENAI_", "MCP_", "TOOLFERRY_", "HF_", "LLM_", "SSL_CERT_")
+    names = ("HOST", "PORT", "MODELS", "LOG_LEVEL", "USE_USER_TOKEN", "NO_COLOR")
     for name in list(os.environ):
-        if (
-            name.startswith(("OPENAI_", "MCP_", "TOOLFERRY_", "HF_", "LLM_"))
-            or name.lower().endswith("_proxy")
-            or name.startswith("SSL_CERT_")
-        ):
+        if name.startswith(starts) or name in names or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-        elif name in ("HOST", "PORT", "MODELS", "LOG_LEVEL", "USE_USER_TOKEN", "NO_COLOR"):
-            monkeypatch.delenv(name)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @contextmanager
@@ -141,10 +143,11 @@ def test_the_demo_goes_on_serving_and_its_curl_line_works() -> None:
     assert errors == ""
 
 
-def test_stopping_during_the_sample_is_quiet() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_during_the_sample_is_quiet(number: signal.Signals) -> None:
     with started("demo", "--port", "0") as process:
         read_until(process, "   1  status")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = process.communicate()
     assert process.returncode in (0, 130)
     assert errors == ""

@@ -111,6 +111,16 @@ def error_of(request: RawRequest, code: int, message: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request.id, "error": {"code": code, "message": message}}
 
 
+def result(value: Any, **http: Any) -> Reply:
+    """A reply that gives any request this result; `http` is for `json_reply`."""
+    return lambda request: json_reply(result_of(request, value), **http)
+
+
+def error(code: int, message: str, **http: Any) -> Reply:
+    """A reply that gives any request this error."""
+    return lambda request: json_reply(error_of(request, code, message), **http)
+
+
 def text_result(text: str) -> dict[str, Any]:
     """The result of a tool that says one text."""
     return {"content": [{"type": "text", "text": text}], "resultType": "complete"}

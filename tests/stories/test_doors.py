@@ -135,6 +135,16 @@ async def test_body_over_the_limit_is_a_413(is_declared: bool) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 
+@proves("bad-input")
+@pytest.mark.parametrize("token", ["caf\u00e9", "a b", "tab\there"])
+async def test_token_that_no_header_can_carry_is_a_400(token: str) -> None:
+    async with open_service() as service:
+        headers = [(b"X-User-Token", token.encode("latin-1"))]
+        response = await service.client.post("/v1/runs", json={"messages": USER}, headers=headers)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "X-User-Token")
+    assert token not in response.text
+
+
 @proves("bad-input", "models")
 async def test_model_that_is_not_listed_is_a_404_and_no_model_at_all_a_400() -> None:
     async with open_service(models='[{"id":"a"}]') as service:

@@ -127,7 +127,7 @@ def test_each_address_has_its_reach(address: str, reach: str) -> None:
         (True, ["169.254.169.254"], False),
     ],
 )
-def test_an_operator_may_choose_plain_http_to_a_public_host(plain: bool, answers: list[str], accepted: bool) -> None:  # noqa: FBT001 - a table's column
+def test_an_operator_may_choose_plain_http_to_a_public_host(plain: bool, answers: list[str], accepted: bool) -> None:
     entry = server("http://mcp.example.com/mcp", "operator", allow_plain_http_public=plain)
     admitted = judge_server(entry, Policy())
     assert isinstance(admitted, Admitted)
@@ -199,7 +199,7 @@ def test_localhost_is_asked_without_the_dot_that_hosts_files_do_not_know() -> No
 
 
 @pytest.mark.parametrize(("count", "accepted"), [(32, True), (33, False)])
-def test_a_server_may_carry_32_headers(count: int, accepted: bool) -> None:  # noqa: FBT001 - a table's column
+def test_a_server_may_carry_32_headers(count: int, accepted: bool) -> None:
     entry = server("https://mcp.example.com/", headers={f"X-{number}": Secret("v") for number in range(count)})
     assert isinstance(judge_server(entry, Policy()), Admitted) == accepted
 

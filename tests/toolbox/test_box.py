@@ -9,13 +9,26 @@ import pytest
 
 from app.domain.errors import NotFound
 from app.domain.events import Event, ServerReport
+from app.domain.jsontypes import JsonObject
+from app.domain.messages import Progress
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox.admission import Policy
 from app.toolbox.box import Options, open_servers
-from tests.fakes.mcp_servers import TOOL_NAMES, open_mcp_server
-from tests.fakes.raw_mcp import HANG, RawRequest, http_reply, json_reply, open_raw_mcp, result_of, tool_entry
-from tests.fakes.toolboxes import LOCAL, open_lone_run, open_run, operator, user
+from tests.fakes.mcp_servers import TOOL_NAMES, Kind, open_mcp_server
+from tests.fakes.raw_mcp import (
+    HANG,
+    RawRequest,
+    http_reply,
+    json_reply,
+    open_raw_mcp,
+    progress_of,
+    result_of,
+    sse_reply,
+    text_result,
+    tool_entry,
+)
+from tests.fakes.toolboxes import LOCAL, open_lone_run, open_run, operator, run_spec, user
 
 pytestmark = pytest.mark.anyio
 
@@ -57,8 +70,6 @@ async def test_servers_are_reported_as_they_answer_and_listed_in_their_own_order
     ):
         assert not empty.box.has_servers
         specs = (operator(slow.url, "Slow"), operator(quick.url, "Quick"))
-        from tests.fakes.toolboxes import run_spec
-
         async with servers.open_box(run_spec(*specs), note) as box:
             assert [event.server for event in events if isinstance(event, ServerReport)] == ["Quick", "Slow"]
             assert [(tool.server, tool.name) for tool in box.tools] == [("Slow", "a"), ("Quick", "b")]
@@ -87,7 +98,7 @@ async def test_lists_of_a_server_decide_what_is_offered_and_reported() -> None:
 
 
 async def test_descriptions_schemas_and_hints_are_told_where_they_are_asked_for() -> None:
-    schema = {"properties": {"city": {"default": None}}}
+    schema: JsonObject = {"properties": {"city": {"default": None, "items": {}}}}
     annotations = {"title": "Weather", "readOnlyHint": True, "destructiveHint": False}
     tools = [tool_entry("get", description="", inputSchema=schema, annotations=annotations)]
     async with (
@@ -98,7 +109,7 @@ async def test_descriptions_schemas_and_hints_are_told_where_they_are_asked_for(
         (tool,) = run.report.tools
         assert tool["name"] == "get"
         assert tool["description"] == "Weather"
-        assert tool["schema"] == {"type": "object", "properties": {"city": {"type": "string"}}}
+        assert tool["schema"] == {"type": "object", "properties": {"city": {"type": "array", "items": {}}}}
         assert tool["hints"] == {"readOnlyHint": True, "destructiveHint": False}
         spec = run.box.tools[0].spec
         assert spec.description == "Weather"
@@ -124,7 +135,6 @@ async def test_tool_whose_schema_is_refused_is_dropped_with_a_notice() -> None:
         (operator("http://169.254.169.254/mcp"), "rejected"),
         (user("ftp://a.example"), "rejected"),
         (user("https://a.example/mcp", headers={"Host": Secret("b.example")}), "rejected"),
-        (user("https://no-such-name-7f3a.example/mcp"), "unavailable"),
     ],
 )
 async def test_servers_that_policy_refuses_are_rejected_without_a_connection(server: ServerSpec, state: str) -> None:
@@ -158,11 +168,37 @@ async def test_environment_is_merged_selected_and_never_contacted_when_nothing_i
             assert not one.seen
 
 
-async def test_call_that_the_service_itself_gets_wrong_is_an_outcome_too() -> None:
-    async with open_mcp_server("modern") as server, open_lone_run(operator(server.url)) as run:
-        outcome = await run.call("echo", text=object())
-        assert outcome.error_code == "tool_failed"
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+UNSENDABLE = [("half a character", "\ud800"), ("half a character as key", {"\ud800": 1}), ("too deep", nested(400))]
+
+
+@pytest.mark.parametrize("kind", ["modern", "sse"])
+@pytest.mark.parametrize("value", [row[1] for row in UNSENDABLE], ids=[row[0] for row in UNSENDABLE])
+async def test_arguments_that_cannot_be_sent_cost_their_call_and_not_the_connection(kind: Kind, value: Any) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url)) as run:
+        assert (await run.call("echo", text=value)).error_code == "tool_arguments_invalid"
         assert (await run.call("echo", text="fine")).text == "fine"
+        assert server.started == ["echo"]
+
+
+async def test_callback_that_fails_does_not_take_the_run_down() -> None:
+    def fail(progress: Progress) -> None:
+        if progress.progress == 2:  # the one that is held back until the result is there
+            raise ValueError(progress)
+
+    def call(request: RawRequest) -> bytes:
+        steps = [progress_of(request, step) for step in (1, 2)]
+        return sse_reply([*steps, result_of(request, text_result("done"))])
+
+    async with open_raw_mcp({"tools/call": call}) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (await run.call("echo", fail)).error_code == "tool_failed"
+        assert (await run.call("echo")).text == "done"
 
 
 async def test_environment_is_described_without_addresses_or_headers() -> None:
@@ -191,20 +227,22 @@ async def test_environment_is_described_without_addresses_or_headers() -> None:
 
 
 async def test_check_describes_a_server_afresh() -> None:
-    async with open_mcp_server("legacy") as server:
-        async with open_servers(replace(LOCAL, environment=(operator(server.url, "Mine"),))) as servers:
-            for _ in range(2):
-                found = await servers.check(" MINE ")
-            assert found["name"] == "Mine"
-            assert found["reachable"]
-            assert not found["authRequired"]
-            assert (found["era"], found["transport"]) == ("legacy", "streamable-http")
-            assert found["protocolVersion"] == "2025-11-25"
-            assert [tool["exposedName"] for tool in found["tools"]] == TOOL_NAMES
-            assert found["tools"][0]["hints"] == {"readOnlyHint": True}
-            assert found["duration"] >= 0
-            assert server.rpc["tools/list"] == 2
-            assert len(server.sessions) == 1
+    async with (
+        open_mcp_server("legacy") as server,
+        open_servers(replace(LOCAL, environment=(operator(server.url, "Mine"),))) as servers,
+    ):
+        await servers.check("Mine")
+        found = await servers.check(" MINE ")
+        assert found["name"] == "Mine"
+        assert found["reachable"]
+        assert not found["authRequired"]
+        assert (found["era"], found["transport"]) == ("legacy", "streamable-http")
+        assert found["protocolVersion"] == "2025-11-25"
+        assert [tool["exposedName"] for tool in found["tools"]] == TOOL_NAMES
+        assert found["tools"][0]["hints"] == {"readOnlyHint": True}
+        assert found["duration"] >= 0
+        assert server.rpc["tools/list"] == 2
+        assert len(server.sessions) == 1
 
 
 CHECKS: list[tuple[str, Any, dict[str, Any]]] = [

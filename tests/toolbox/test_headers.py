@@ -56,7 +56,7 @@ def test_only_objects_of_strings_become_headers(row: Any) -> None:
         ("Proxied", True),
     ],
 )
-def test_names_of_the_same_kinds_are_told_apart(name: str, allowed: bool) -> None:  # noqa: FBT001 - a table's column
+def test_names_of_the_same_kinds_are_told_apart(name: str, allowed: bool) -> None:
     assert (fault([(name, "v")]) is None) == allowed
 
 

@@ -199,6 +199,29 @@ async def _call_until_cancelled(url: str) -> None:
                 calls.start_soon(lambda: run.call("wait", seconds=30))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_calls_under_way_when_the_room_is_closed_are_lost_at_once(kind: Kind) -> None:
+    codes: list[str | None] = []
+    async with open_mcp_server(kind) as server, anyio.create_task_group() as tasks:
+        async with open_servers(LOCAL) as servers:
+            run = await _leak_run(servers, server.url)
+
+            async def use() -> None:
+                codes.append((await run.call("wait", seconds=30)).error_code)
+
+            for _ in range(2):
+                tasks.start_soon(use)
+            await wait_until(lambda: server.started.count("wait") == 2)
+        await wait_until(lambda: len(codes) == 2, 1)
+    assert codes == ["connection_lost", "connection_lost"]
+
+
+async def _leak_run(servers: McpServers, url: str) -> OpenBox:
+    """Open a run and use it longer than it is open, as nothing in the service does."""
+    async with open_run(servers, operator(url)) as run:
+        return run
+
+
 async def test_server_that_never_answers_the_goodbye_is_left_in_time() -> None:
     async with open_raw_mcp({"DELETE": HANG}, session_id="s1") as raw:
         with anyio.fail_after(3):
@@ -208,13 +231,26 @@ async def test_server_that_never_answers_the_goodbye_is_left_in_time() -> None:
         await wait_until(lambda: raw.open_connections == 0)
 
 
-async def test_sockets_are_closed_after_leaving(servers_opened: None = None) -> None:
-    del servers_opened
+async def test_sockets_are_closed_after_leaving() -> None:
     async with open_raw_mcp(session_id="s1") as raw:
         async with open_servers(LOCAL) as servers:
             await _use(servers, raw.url)
             assert raw.open_connections > 0
         await wait_until(lambda: raw.open_connections == 0)
+
+
+async def test_leaving_while_a_server_is_being_connected_to_is_quick_and_clean() -> None:
+    before = asyncio.all_tasks()
+    async with open_raw_mcp({"server/discover": HANG}) as raw:
+        held = asyncio.all_tasks()
+        with anyio.fail_after(1):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_call_until_cancelled, raw.url)
+                await wait_until(lambda: raw.asked["server/discover"] == 1)
+                tasks.cancel_scope.cancel()
+        await wait_until(lambda: raw.open_connections == 0)
+        assert asyncio.all_tasks() == held
+    assert asyncio.all_tasks() == before
 
 
 async def _use(servers: McpServers, url: str) -> None:

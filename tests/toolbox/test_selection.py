@@ -1,6 +1,6 @@
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -109,6 +109,30 @@ def test_selecting_may_narrow_the_operators_server_but_never_widen_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("base", "wish", "changed"),
+    [
+        ({}, {}, {}),
+        ({}, {"allowed_tools": ("a",)}, {"also_allowed": ("a",)}),
+        ({"blocked_tools": ("a",)}, {"blocked_tools": ("b",)}, {"blocked_tools": ("a", "b")}),
+        ({}, {"timeout_seconds": 10}, {"timeout_seconds": 10}),
+        ({}, {"timeout_seconds": 90}, {"timeout_seconds": 30}),
+        ({"timeout_seconds": None}, {"timeout_seconds": 90}, {"timeout_seconds": 90}),
+        ({}, {"required": True}, {"required": True}),
+        ({"required": True}, {"timeout_seconds": 10}, {"required": True, "timeout_seconds": 10}),
+        ({"protocol": "legacy"}, {"protocol": "modern"}, {}),
+        ({}, {"allow_plain_http_public": True}, {}),
+    ],
+)
+def test_each_wish_of_a_selecting_request_changes_one_thing(
+    base: dict[str, Any], wish: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    known = replace(WEATHER, **base)
+    (merged,) = merge_servers([known], [asked("weather", WEATHER.url, **wish)], None)
+    expected = {field.name: getattr(known, field.name) for field in fields(known)} | changed
+    assert {name: getattr(merged, name) for name in expected} == expected
+
+
 def test_selecting_with_no_tool_allowed_leaves_none() -> None:
     (merged,) = merge_servers([WEATHER], [asked("Weather", WEATHER.url, allowed_tools=())], None)
     assert not tool_allowed(merged, "get_now")
@@ -137,7 +161,7 @@ def test_selecting_with_no_tool_allowed_leaves_none() -> None:
         (("",), (), "", True),
     ],
 )
-def test_wildcards(allowed: tuple[str, ...] | None, blocked: tuple[str, ...], name: str, expected: bool) -> None:  # noqa: FBT001 - a table's column
+def test_wildcards(allowed: tuple[str, ...] | None, blocked: tuple[str, ...], name: str, expected: bool) -> None:
     server = asked("S", "https://s.example/", allowed_tools=allowed, blocked_tools=blocked)
     assert tool_allowed(server, name) is expected
 
@@ -191,6 +215,9 @@ GOOD = {"name": "Good", "url": "https://good.example/mcp"}
         ({"name": 7, "url": "https://x.example/?marker"}, ["number 1", "name"]),
         ({"name": "Bad"}, ["'Bad'", "url"]),
         ({"name": "Bad", "url": ["marker"]}, ["'Bad'", "url"]),
+        ({"name": "Bad", "url": ""}, ["'Bad'", "url"]),
+        ({"name": "Bad" * 100, "url": ""}, ["'" + ("Bad" * 22)[:64] + "'", "url"]),
+        ({"name": "Bad", "url": "https://x.example/", "timeout_ms": "marker"}, ["'Bad'", "timeout_ms"]),
         ({"name": "Bad", "url": "https://x.example/?marker", "headers": {"X-Marker": 5}}, ["'Bad'", "headers"]),
         ({"name": "Bad", "url": "https://x.example/", "headers": ["marker"]}, ["'Bad'", "headers"]),
         ({"name": "Bad", "url": "https://x.example/", "allowed_tools": "marker"}, ["'Bad'", "allowed_tools"]),

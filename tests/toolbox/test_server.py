@@ -4,13 +4,17 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
+from app.domain.jsontypes import JsonObject
 from app.domain.messages import Progress
 from app.domain.secrets import Secret
+from app.toolbox.box import open_servers
+from app.toolbox.egress import EgressLimits
 from tests.fakes.mcp_servers import TOOL_NAMES, FakeMcpServer, Kind, open_mcp_server, wait_until
 from tests.fakes.raw_mcp import (
     CUT,
@@ -18,11 +22,13 @@ from tests.fakes.raw_mcp import (
     Era,
     RawRequest,
     Reply,
+    error,
     error_of,
     http_reply,
     json_reply,
     open_raw_mcp,
     progress_of,
+    result,
     result_of,
     sse_frame,
     sse_reply,
@@ -30,10 +36,15 @@ from tests.fakes.raw_mcp import (
     tool_entry,
 )
 from tests.fakes.toolboxes import LOCAL, open_lone_run, open_run, operator, user
-from app.toolbox.box import Options, open_servers
 
 pytestmark = pytest.mark.anyio
 
+MODERN_HELLO: JsonObject = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+LEGACY_HELLO: JsonObject = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "raw", "version": "1"},
+}
 MARKER = "MARKER-7f3a"
 HTML = f"<html>{MARKER}</html>".encode()
 KINDS: tuple[Kind, ...] = ("modern", "legacy", "legacy-stateless", "sse")
@@ -82,11 +93,11 @@ REFUSALS: Sequence[tuple[str, Reply, str, str]] = [
     ("event stream of junk", sse_reply([{"x": MARKER}]), "unavailable", "cannot be read"),
     (
         "no discovery and no hello",
-        lambda request: json_reply(error_of(request, -32601, "what?")),
+        error(-32601, "what?"),
         "unavailable",
         "what?",
     ),
-    ("hello without content", lambda request: json_reply(result_of(request, {})), "unavailable", "handshake"),
+    ("hello without content", result({}), "unavailable", "handshake"),
     ("gzip", http_reply(200, gzip.compress(HTML), Content_Encoding="gzip"), "unavailable", "compressed"),
     ("too much", http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"), "unavailable", "too large"),
     ("never", HANG, "unavailable", "did not get ready within 1 seconds"),
@@ -129,6 +140,30 @@ async def test_challenge_is_passed_on_without_the_token_it_repeats_and_nothing_i
         assert dict(raw.asked) == {"server/discover": 1}
 
 
+async def test_pinned_era_that_never_answers_is_given_up_after_the_probe() -> None:
+    async with (
+        open_raw_mcp({"server/discover": HANG}) as raw,
+        open_lone_run(operator(raw.url, protocol="modern"), connect_seconds=5.0) as run,
+    ):
+        assert run.report.message == "The server did not answer in time."
+        assert dict(raw.asked) == {"server/discover": 1}
+
+
+async def test_server_without_trusted_tls_is_told_apart() -> None:
+    async with open_mcp_server() as server, open_lone_run(operator(server.url.replace("http:", "https:"))) as run:
+        assert run.report.message == "No trusted TLS connection to the server can be made."
+
+
+@pytest.mark.parametrize(
+    "stream", [CUT, http_reply(200, gzip.compress(HTML), "text/event-stream", Content_Encoding="gzip"), sse_reply([])]
+)
+async def test_first_error_is_kept_when_the_sse_stream_is_no_better(stream: Reply) -> None:
+    replies = {"server/discover": http_reply(405), "initialize": http_reply(405), "GET": stream}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url), connect_seconds=1.0) as run:
+        assert raw.asked["GET"] == 1
+        assert run.report.message == "The server answered with HTTP status 405."
+
+
 async def test_nobody_listening_costs_one_attempt() -> None:
     async with open_raw_mcp() as raw:
         url = raw.url
@@ -157,32 +192,22 @@ GOOD_STARTS: Sequence[tuple[str, Era, dict[str, Any]]] = [
         "legacy",
         {"notifications/initialized": json_reply({"jsonrpc": "2.0", "id": None, "result": {}})},
     ),
-    ("acknowledgement refused", "legacy", {"notifications/initialized": http_reply(500)}),
     (
-        "no media type",
-        "modern",
-        {"tools/list": lambda r: json_reply(result_of(r, {"tools": [tool_entry("echo")]}), content_type=None)},
+        "acknowledgement redirected",
+        "legacy",
+        {"notifications/initialized": [http_reply(307, Location="/mcp/"), http_reply(202)]},
     ),
+    ("acknowledgement refused", "legacy", {"notifications/initialized": http_reply(500)}),
+    ("no media type", "modern", {"tools/list": result({"tools": [tool_entry("echo")]}, content_type=None)}),
     (
         "media type with parameters",
         "legacy",
-        {
-            "tools/list": lambda r: json_reply(
-                result_of(r, {"tools": [tool_entry("echo")]}), content_type="Application/JSON; charset=utf-8"
-            )
-        },
+        {"tools/list": result({"tools": [tool_entry("echo")]}, content_type="Application/JSON; charset=utf-8")},
     ),
     (
         "redirect within the origin",
         "modern",
-        {
-            "server/discover": [
-                http_reply(307, Location="/mcp/"),
-                lambda r: json_reply(
-                    result_of(r, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
-                ),
-            ]
-        },
+        {"server/discover": [http_reply(307, Location="/mcp/"), result(MODERN_HELLO)]},
     ),
 ]
 
@@ -196,11 +221,8 @@ async def test_odd_but_usable_servers_are_used(era: Era, replies: dict[str, Any]
 
 
 async def test_modern_server_that_was_slow_to_start_is_asked_again() -> None:
-    def hello(request: RawRequest) -> bytes:
-        return json_reply(result_of(request, {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}))
-
     async with (
-        open_raw_mcp({"server/discover": [HANG, hello]}, era="modern") as raw,
+        open_raw_mcp({"server/discover": [HANG, result(MODERN_HELLO)]}, era="modern") as raw,
         open_lone_run(operator(raw.url)) as run,
     ):
         assert list(run.report.tools) == ["echo"]
@@ -259,8 +281,8 @@ def port_of(server: FakeMcpServer) -> int:
 async def test_all_pages_are_listed_until_a_cursor_repeats() -> None:
     def page(request: RawRequest) -> bytes:
         number = int(request.rpc.get("params", {}).get("cursor", "0"))
-        result = {"tools": [tool_entry(f"t{number}")], "nextCursor": str(min(number + 1, 3))}
-        return json_reply(result_of(request, result))
+        listed = {"tools": [tool_entry(f"t{number}")], "nextCursor": str(min(number + 1, 3))}
+        return json_reply(result_of(request, listed))
 
     async with open_raw_mcp({"tools/list": page}) as raw, open_lone_run(operator(raw.url)) as run:
         assert list(run.report.tools) == ["t0", "t1", "t2", "t3"]
@@ -310,27 +332,22 @@ async def test_odd_entry_does_not_cost_the_good_ones(era: Era, entry: Any, *, us
 
 
 async def test_server_without_tools_is_ready_with_none() -> None:
-    def hello(request: RawRequest) -> bytes:
-        info = {"name": "raw", "version": "1"}
-        return json_reply(result_of(request, {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": info}))
-
-    replies: dict[str, Reply] = {
-        "initialize": hello,
-        "tools/list": lambda request: json_reply(error_of(request, -32601, "Method not found")),
-    }
+    hello: JsonObject = {**LEGACY_HELLO, "capabilities": {}}
+    replies = {"initialize": result(hello), "tools/list": error(-32601, "Method not found")}
     async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
         assert run.report.state == "ready"
         assert not run.box.tools
 
 
+NO_ID: JsonObject = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "bad things"}}
 FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
-    ("error", lambda r: json_reply(error_of(r, -32000, "broker down")), "tool_failed", "broker down"),
-    ("error, no type", lambda r: json_reply(error_of(r, -32000, "broker down"), content_type=None), "tool_failed", "broker down"),
-    ("error with status", lambda r: json_reply(error_of(r, -32602, "no such tool"), 400), "tool_failed", "no such tool"),
-    ("error without id", lambda r: json_reply({**error_of(r, -32602, "bad"), "id": None}, 400), "tool_failed", "bad"),
+    ("error", error(-32000, "broker down"), "tool_failed", "broker down"),
+    ("error, no type", error(-32000, "broker down", content_type=None), "tool_failed", "broker down"),
+    ("error with status", error(-32602, "no such tool", status=400), "tool_failed", "no such tool"),
+    ("error without id", json_reply(NO_ID, 400), "tool_failed", "bad things"),
     ("error in a stream", lambda r: sse_reply([error_of(r, -32000, "broker down")]), "tool_failed", "broker down"),
-    ("says our secret", lambda r: json_reply(error_of(r, 1, "bad key sk-secret-1!")), "tool_failed", "bad key …!"),
-    ("isError", lambda r: json_reply(result_of(r, {**text_result("no such city"), "isError": True})), "tool_failed", "no such city"),
+    ("says our secret", error(1, "bad key sk-secret-1!"), "tool_failed", "bad key …!"),
+    ("isError", result({**text_result("no such city"), "isError": True}), "tool_failed", "no such city"),
     ("401", http_reply(401, HTML), "tool_failed", "authorization"),
     ("429", http_reply(429, HTML), "tool_failed", "HTTP status 429"),
     ("500", http_reply(500, HTML), "tool_failed", "HTTP status 500"),
@@ -338,15 +355,21 @@ FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
     ("html", http_reply(200, HTML, "text/html"), "tool_failed", "not MCP"),
     ("foreign json", json_reply({"secret": MARKER}), "tool_failed", "not MCP"),
     ("foreign event", sse_reply([{"secret": MARKER}]), "tool_failed", "cannot be read"),
-    ("no result", lambda r: json_reply(result_of(r, {})), "tool_failed", "not the result of a tool"),
-    ("asks a person", lambda r: json_reply(result_of(r, {"resultType": "input_required", "inputRequests": {}})), "tool_failed", "ask a person"),
+    ("no result", result({}), "tool_failed", "not the result of a tool"),
+    ("asks a person", result({"resultType": "input_required"}), "tool_failed", "ask a person"),
     ("too large", http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"), "tool_failed", "too large"),
+    (
+        "result of the wrong type",
+        result({**text_result("x"), "isError": [1]}),
+        "tool_failed",
+        "not the result of a tool",
+    ),
     ("accepted only", http_reply(202), "tool_outcome_unknown", "did not answer"),
     ("cut", CUT, "tool_outcome_unknown", "not known whether"),
     ("stream ends early", sse_reply([]), "connection_lost", "not known whether"),
     ("silence", HANG, "tool_timeout", "no sign of life for 0.3 seconds"),
-    ("redirect elsewhere", http_reply(307, HTML, Location="http://127.0.0.2:9/"), "server_unreachable", "another place"),
-]  # fmt: skip
+    ("elsewhere", http_reply(307, HTML, Location="http://127.0.0.2:9/"), "server_unreachable", "another place"),
+]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -363,10 +386,9 @@ async def test_failed_call_says_why_stays_alone_and_is_not_sent_again(
 
     tools = [tool_entry("bad"), tool_entry("good")]
     headers = {"Authorization": Secret("Bearer sk-secret-1")}
-    spec = {"headers": headers, "timeout_seconds": 0.3}
     async with (
         open_raw_mcp({"tools/call": echo}, era=era, tools=tools) as raw,
-        open_lone_run(operator(raw.url, **spec)) as run,
+        open_lone_run(operator(raw.url, headers=headers, timeout_seconds=0.3)) as run,
     ):
         outcome = await run.call("bad")
         assert outcome.error_code == code
@@ -375,6 +397,25 @@ async def test_failed_call_says_why_stays_alone_and_is_not_sent_again(
         assert MARKER not in outcome.text + outcome.message
         assert (await run.call("good")).text == "fine"
         assert raw.asked["tools/call"] == 2, "never twice"
+
+
+async def test_answer_that_streams_without_end_is_cut_and_costs_its_call_only() -> None:
+    def flood(request: RawRequest) -> bytes:
+        noise = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 1000}}
+        return (
+            sse_reply([noise] * 200, end=False)
+            if request.rpc["params"]["arguments"]
+            else sse_reply([result_of(request, text_result("fine"))])
+        )
+
+    options = replace(LOCAL, egress=EgressLimits(stream_bytes=100_000))
+    async with (
+        open_raw_mcp({"tools/call": flood}) as raw,
+        open_lone_run(operator(raw.url), options=options) as run,
+    ):
+        with anyio.fail_after(3):
+            assert (await run.call("echo", much=True)).error_code == "connection_lost"
+        assert (await run.call("echo")).text == "fine"
 
 
 GOOD_RESULTS: Sequence[tuple[str, dict[str, Any], str]] = [
@@ -388,12 +429,14 @@ GOOD_RESULTS: Sequence[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize(("result", "text"), [row[1:] for row in GOOD_RESULTS], ids=[row[0] for row in GOOD_RESULTS])
-async def test_odd_but_readable_results_are_read(era: Era, result: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(("given", "text"), [row[1:] for row in GOOD_RESULTS], ids=[row[0] for row in GOOD_RESULTS])
+async def test_odd_but_readable_results_are_read(era: Era, given: dict[str, Any], text: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [tool_entry("get", outputSchema=schema)]
-    replies = {"tools/call": lambda request: json_reply(result_of(request, result))}
-    async with open_raw_mcp(replies, era=era, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+    async with (
+        open_raw_mcp({"tools/call": result(given)}, era=era, tools=tools) as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
         outcome = await run.call("get")
         assert outcome.error_code is None
         assert text in outcome.text
@@ -405,9 +448,7 @@ async def test_forgotten_session_is_replaced_once_for_all_calls_that_met_it() ->
 
     def hello(request: RawRequest) -> bytes:
         forgotten["sessions"] += 1
-        info = {"name": "raw", "version": "1"}
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
-        return json_reply(result_of(request, result), Mcp_Session_Id=f"s{forgotten['sessions']}")
+        return json_reply(result_of(request, LEGACY_HELLO), Mcp_Session_Id=f"s{forgotten['sessions']}")
 
     def call(request: RawRequest) -> bytes:
         if request.headers["mcp-session-id"] == "s1":
@@ -485,8 +526,9 @@ async def test_cancelled_caller_stops_the_tool_and_leaves_the_connection_good(ki
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: run.call("wait", seconds=30))
             await wait_until(lambda: "wait" in server.started)
-            with anyio.fail_after(1):
-                tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+            tasks.cancel_scope.deadline = anyio.current_time() + 1
+        assert anyio.current_time() < tasks.cancel_scope.deadline, "nobody waits for the server"
         await wait_until(lambda: "wait" in server.cancelled)
         assert (await run.call("echo", text="still here")).text == "still here"
         assert server.rpc["initialize"] + server.rpc["server/discover"] <= 3, "over the same connection"
@@ -544,8 +586,13 @@ async def test_server_that_asks_during_a_call_is_answered_at_once(method: str, a
     said: list[dict[str, Any]] = []
 
     async def call(request: RawRequest) -> bytes:
-        params = {"message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
-        ask = {"jsonrpc": "2.0", "id": "p1", "method": method, **({} if method == "ping" else {"params": params})}
+        params: JsonObject = {"message": "sure?", "requestedSchema": {"type": "object", "properties": {}}}
+        ask: JsonObject = {
+            "jsonrpc": "2.0",
+            "id": "p1",
+            "method": method,
+            **({} if method == "ping" else {"params": params}),
+        }
         await request.write(sse_reply([ask], end=False))
         await answered.wait()
         return sse_frame(result_of(request, text_result("after the answer"))) + b"0\r\n\r\n"
@@ -614,3 +661,74 @@ async def test_modern_server_gets_the_arguments_that_it_wants_in_headers() -> No
         assert sent == ["Oslo", None]
         assert run.names == ["go"]
         assert run.notices[0].about == {"server": "Fake", "tool": "bad"}
+
+
+class SseScript:
+    """A byte-exact server of the old SSE transport; `post` says how messages after the handshake are answered."""
+
+    def __init__(self, post: Reply, endpoint: str = "/mcp?s=1") -> None:
+        self._post = post
+        self._endpoint = endpoint
+        self._stream: RawRequest | None = None
+        self.replies: dict[str, Reply] = {
+            "server/discover": self._refuse_or(error(-32601, "unknown")),
+            "initialize": self._refuse_or(result(LEGACY_HELLO)),
+            "tools/list": self._refuse_or(result({"tools": [tool_entry("echo")]})),
+            "tools/call": post,
+            "GET": self._open,
+        }
+
+    async def _open(self, request: RawRequest) -> str:
+        self._stream = request
+        event = f"event: endpoint\ndata: {self._endpoint}\n\n".encode()
+        await request.write(sse_reply([], end=False) + f"{len(event):x}\r\n".encode() + event + b"\r\n")
+        return HANG
+
+    async def say(self, message: JsonObject) -> None:
+        assert self._stream is not None
+        await self._stream.write(sse_frame(message))
+
+    def _refuse_or(self, reply: Reply) -> Reply:
+        async def answer(request: RawRequest) -> bytes:
+            if self._stream is None:
+                return http_reply(405)
+            body = reply(request) if callable(reply) else reply
+            assert isinstance(body, bytes)
+            await self.say(json.loads(body.partition(b"\r\n\r\n")[2]))
+            return http_reply(202)
+
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("post", "code", "message"),
+    [
+        (http_reply(500, HTML), "tool_failed", "HTTP status 500"),
+        (http_reply(401, HTML), "tool_failed", "authorization"),
+        (CUT, "tool_outcome_unknown", "not known whether"),
+        (http_reply(202), "tool_timeout", "no sign of life"),
+    ],
+)
+async def test_refused_message_of_the_sse_transport_fails_its_call_at_once(
+    post: Reply, code: str, message: str
+) -> None:
+    script = SseScript(post)
+    async with (
+        open_raw_mcp(script.replies) as raw,
+        open_lone_run(operator(raw.url, timeout_seconds=0.5), call_seconds=30) as run,
+    ):
+        assert list(run.report.tools) == ["echo"]
+        with anyio.fail_after(2):
+            outcome = await run.call("echo")
+        assert outcome.error_code == code
+        assert message in outcome.text
+        assert MARKER not in outcome.text
+        assert raw.asked["tools/call"] == 1
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.2:9/mcp", "https://a.example/mcp", "//a.example/mcp"])
+async def test_sse_endpoint_on_another_origin_is_not_followed_and_ends_in_time(endpoint: str) -> None:
+    script = SseScript(http_reply(202), endpoint)
+    async with open_raw_mcp(script.replies) as raw, open_lone_run(operator(raw.url), connect_seconds=0.5) as run:
+        assert run.report.state == "unavailable"
+        assert "a.example" not in (run.report.message or "")
