@@ -50,7 +50,7 @@ class Ferry:
             record.append(Prepared(facts.id, "not_applicable" if why_not else "active", why_not))
             ears = Ears(self.catalogue.open(facts, spec), record.append, spec.reasoning)
             images = images_from_messages(spec.messages)
-            hands = Hands(toolbox, record.append, self.limits, images)
+            hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=spec.reasoning == "hidden")
             prompt = None if why_not else _prompt(toolbox, spec, image_count=len(images))
             messages = opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt)
             talk = Talk(messages, record, toolbox, _choice(spec.tool_choice, toolbox))

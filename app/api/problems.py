@@ -1,5 +1,6 @@
 """Errors before the first byte: error class → status and body, in OpenAI's form, in one table."""
 
+import re
 from typing import cast
 
 from fastapi import FastAPI, Request
@@ -35,6 +36,7 @@ STATUSES: dict[type[errors.FerryError], int] = {
 
 _STATUS_BY_CODE = {cls.code: status for cls, status in reversed(STATUSES.items())}
 _TYPES = {404: "not_found_error", 410: "not_found_error", 409: "conflict_error", 429: "rate_limit_error"}
+_RUN_ID = re.compile(r"run_[0-9a-f]{32}")
 _RETRY_AFTER_SECONDS = {429: "1", 503: "5"}
 
 
@@ -58,10 +60,14 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_parameters)
 
 
-async def _on_ferry_error(_request: Request, error: Exception) -> JSONResponse:
+async def _on_ferry_error(request: Request, error: Exception) -> JSONResponse:
     known = cast("errors.FerryError", error)
     param = known.param if isinstance(known, errors.RequestError) else None
-    return problem(STATUSES[type(known)], known.code, str(known), param)
+    answer = problem(STATUSES[type(known)], known.code, str(known), param)
+    run_id = str(request.path_params.get("run_id", ""))
+    if _RUN_ID.fullmatch(run_id):
+        answer.headers["X-Run-Id"] = run_id
+    return answer
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -4,6 +4,7 @@ Errors name the field and never repeat what was sent: it may hold a secret.
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
@@ -17,6 +18,8 @@ from app.domain.secrets import Secret
 from app.domain.spec import RunSpec, ServerSpec
 
 _MAX_HEADER_CHARACTERS = 16 * 1024
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+[^\s]*\Z")
+"""That it is a URL at all; whether it may be connected to is policy, and no fault of the request's form."""
 _LONGEST_CALL_MS = 30 * 60 * 1000
 
 
@@ -77,6 +80,12 @@ def _check_stop(stop: Json) -> Json:
     raise ValueError("must be a string or a list of strings")
 
 
+def _check_url(url: str) -> str:
+    if not _ABSOLUTE.match(url):
+        raise ValueError("must be an absolute URL, such as https://mcp.example.com/mcp")
+    return url
+
+
 def _check_approval(approval: str) -> str:
     if approval != "never":
         raise ValueError("only never is available in this version; calls are not held for approval yet")
@@ -126,7 +135,7 @@ class ServerEntry(_Strict):
     """An MCP server that the user selected."""
 
     name: Annotated[str, AfterValidator(_check_filled)] = Field(max_length=128)
-    url: Annotated[str, AfterValidator(_check_filled)] = Field(
+    url: Annotated[str, AfterValidator(_check_url)] = Field(
         max_length=2048, description="Public https, unless allowed."
     )
     headers: dict[str, str] = Field(default_factory=dict[str, str], description="Sent to this server only.")

@@ -16,7 +16,7 @@ from app.domain.errors import Conflict, Gone, MalformedRequest
 from app.domain.events import Event
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import Message
-from app.domain.wire import json_from_event
+from app.domain.wire import json_from_event, json_from_value
 from app.journal.snapshot import Snapshot
 
 _ENTRY_OVERHEAD_BYTES = 120
@@ -55,7 +55,9 @@ class RunLog:
         self._cancel: Callable[[], None] | None = None
         self._is_cancelled = False
         self.last_id = 0
+        self._entry_bytes = 0
         self.bytes = 0
+        """Of events and messages."""
         self.ended_at: float | None = None
         """Monotonic seconds; None while the run is under way."""
 
@@ -70,13 +72,17 @@ class RunLog:
         entry = Entry(self.last_id, event.name, json_from_event(event))
         self._entries.append(entry)
         self.bytes += len(entry.data) + _ENTRY_OVERHEAD_BYTES
-        while self.bytes > self._options.run_bytes and len(self._entries) > 1:
-            self.bytes -= len(self._entries.popleft().data) + _ENTRY_OVERHEAD_BYTES
+        self._entry_bytes += len(entry.data) + _ENTRY_OVERHEAD_BYTES
+        while self._entry_bytes > self._options.run_bytes and len(self._entries) > 1:
+            cut = len(self._entries.popleft().data) + _ENTRY_OVERHEAD_BYTES
+            self._entry_bytes -= cut
+            self.bytes -= cut
         self._wake()
 
     def add_messages(self, messages: Sequence[Message]) -> None:
         """Record messages for the snapshot."""
         self._snapshot.add_messages(messages)
+        self.bytes += sum(len(json_from_value(message)) for message in messages)
 
     def on_cancel(self, cancel: Callable[[], None]) -> None:
         """Have `cancel` called when the run is to stop; at once if that was asked before."""

@@ -41,6 +41,7 @@ class Hands:
     emit: Emit
     limits: RunLimits
     images: Sequence[str] = ()
+    hides_reasoning: bool = False
     memories: dict[str, _Memory] = field(default_factory=dict[str, _Memory])
     called: list[str] = field(default_factory=list[str])
     """Names of the tools that ran, in order of their first call."""
@@ -84,7 +85,7 @@ class Hands:
                     call,
                     tool,
                     parameters=call.arguments or {},
-                    reasoning=reply.reasoning if first and reply.reasoning else None,
+                    reasoning=reply.reasoning if first and reply.reasoning and not self.hides_reasoning else None,
                     content=reply.content if first and reply.content else None,
                 )
             )

@@ -129,7 +129,7 @@ def _facts(block: JsonObject) -> tuple[str, ...]:
     inner: Json = block.get("resource", block)
     held: JsonObject = inner if is_object(inner) else {}
     data: Json = held.get("data", held.get("blob", ""))
-    size = len(data) * 3 // 4 - data[-2:].count("=") if isinstance(data, str) and data else 0
+    size = len(data) * 3 // 4 - data[-2:].count("=") if isinstance(data, str) else 0
     facts = [block.get("type"), held.get("uri"), held.get("mimeType"), _amount(size) if size else None]
     return tuple(fact for fact in facts if isinstance(fact, str))
 

@@ -51,6 +51,15 @@ async def told(log: RunLog) -> list[tuple[str, Any]]:
     return [(entry.name, json.loads(entry.data)) for entry in entries]
 
 
+@pytest.mark.parametrize(("mode", "shown"), [("separate", "hm"), ("inline", "hm"), ("hidden", None)])
+async def test_reasoning_before_calls_is_told_with_the_first_of_them_unless_hidden(
+    mode: str, shown: str | None
+) -> None:
+    model = ScriptedModel([ReasoningDelta("hm"), *calls(("a", "{}"), ("b", "{}"))], text("ok"))
+    result = await run(model, ScriptedToolbox({"a": says("1"), "b": says("2")}), reasoning=mode)
+    assert [call.get("reasoning") for call in result.named("tool/call")] == [shown, None]
+
+
 async def run(
     model: ScriptedModel,
     toolbox: ScriptedToolbox | None = None,
@@ -66,7 +75,7 @@ async def run(
     limits = limits or RunLimits()
     log = MemoryJournal(Options()).open("run_1")
     ears = Ears(model, log.append, reasoning)
-    hands = Hands(toolbox, log.append, limits, images)
+    hands = Hands(toolbox, log.append, limits, images, hides_reasoning=reasoning == "hidden")
 
     async def cross() -> Any:
         answer = await run_loop(Talk((USER,), log, toolbox, choice), ears, hands, max_rounds=rounds)

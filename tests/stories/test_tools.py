@@ -271,7 +271,6 @@ async def test_request_servers_are_merged_selected_and_judged() -> None:
         "https://2130706433/mcp",
         "ftp://example.com/mcp",
         "https://user:SECRET@example.com/mcp",
-        "example.com/mcp",
     ],
 )
 async def test_unsafe_address_of_a_request_is_rejected_and_the_run_goes_on(url: str) -> None:

@@ -236,6 +236,37 @@ def test_a_refusal_repeats_nothing_of_the_url(url: str) -> None:
     assert refusal.reason.endswith(".")
 
 
+def test_lengths_at_their_limits_are_accepted() -> None:
+    host = ".".join(["a" * 63] * 3 + ["b" * 61])
+    assert len(host) == 253
+    url = f"https://{host}/"
+    for accepted in (url, url + "x" * (2048 - len(url))):
+        assert isinstance(split_url(accepted), UrlParts)
+    for refused in (url.replace("b", "bb", 1), url + "x" * (2049 - len(url))):
+        assert isinstance(split_url(refused), Refused)
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "path", "query"),
+    [
+        ("https://a.example", 443, "/", None),
+        ("http://a.example/", 80, "/", None),
+        ("http://a.example:443?", 443, "/", ""),
+        ("https://a.example:65535/x/?a?b", 65535, "/x/", "a?b"),
+    ],
+)
+def test_what_a_url_leaves_out_is_filled_in(url: str, port: int, path: str, query: str | None) -> None:
+    parts = split_url(url)
+    assert isinstance(parts, UrlParts)
+    assert (parts.port, parts.path, parts.query) == (port, path, query)
+
+
+def test_a_refusal_says_what_to_do_about_it() -> None:
+    refusal = split_url("https://user:pass@mcp.example.com/")
+    assert isinstance(refusal, Refused)
+    assert "headers" in refusal.reason
+
+
 LABEL = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
 HOST = st.lists(LABEL, min_size=1, max_size=4).map(".".join) | st.ip_addresses().map(
     lambda address: f"[{address}]" if address.version == 6 else str(address)

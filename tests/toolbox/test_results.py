@@ -39,6 +39,7 @@ READINGS: list[tuple[str, list[Any], Any, str]] = [
         {"w": 1},
         '[image: image/png, 2 bytes]\n{"w":1}',
     ),
+    ("a picture without a type", [{"type": "image", "data": "eHh4", "mimeType": " "}], None, "[image: 3 bytes]"),
     ("audio", [{"type": "audio", "data": "eHh4", "mimeType": "audio/wav"}], None, "[audio: audio/wav, 3 bytes]"),
     (
         "an embedded text",
@@ -200,6 +201,10 @@ def test_a_long_description_is_cut_on_a_character_and_marked() -> None:
     assert told.endswith("é […]")
 
 
+def test_a_description_at_the_limit_is_whole() -> None:
+    assert describe_tool(mcp_types.Tool(name="t", description="x" * 4096, input_schema=SCHEMA)) == "x" * 4096
+
+
 def test_a_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
     lines = "".join(f"line {number} 🚢\n" for number in range(20_000))
     got = outcome(text(lines))
@@ -271,12 +276,31 @@ def test_a_structure_that_does_not_fit_is_dropped_with_a_note() -> None:
     assert output["content"] == [text("first"), text("[structured content: 29.3 KiB, left out]")]
 
 
-def test_a_bottomless_structure_ends() -> None:
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(("depth", "ended"), [(64, False), (65, True), (5000, True)])
+def test_a_bottomless_structure_ends(key: str | None, depth: int, ended: bool) -> None:
     deep: Any = 1
-    for _ in range(5000):
-        deep = [deep]
+    for _ in range(depth):
+        deep = [deep] if key is None else {key: deep}
     got = outcome_from_result(mcp_types.CallToolResult(content=[], structured_content=deep), LIMITS)
-    assert "nested deeper" in got.text
+    assert ("[nested deeper than 64 levels]" in got.text) == ended
+    assert got.text == json.dumps(got.outputs[0]["structured"], separators=(",", ":"))
+
+
+def test_all_blocks_that_are_left_out_are_counted() -> None:
+    limits = ResultLimits(client_result_bytes=20_000)
+    (output,) = outcome(*[BIG_IMAGE] * 500, limits=limits).outputs
+    *noted, last = output["content"]
+    assert {block["text"] for block in noted} == {"[image: image/png, 22.0 KiB, left out]"}
+    assert last == text(f"[{500 - len(noted)} more left out]")
+
+
+@pytest.mark.parametrize(
+    ("size_of_it", "told"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1024**2 - 1, "1024.0 KiB"), (1024**2, "1.0 MiB")],
+)
+def test_sizes_are_told_in_units_that_people_read(size_of_it: int, told: str) -> None:
+    assert outcome({"type": "resource_link", "uri": "x:1", "name": "r", "size": size_of_it}).text.endswith(f", {told}]")
 
 
 @pytest.mark.parametrize("limits", [ResultLimits(1, 1), ResultLimits(0, 0)])
