@@ -6,12 +6,11 @@ from zoneinfo import ZoneInfo
 
 import anyio.abc
 
-from app.domain.errors import InvalidRequest
-from app.domain.events import Prepared, Started
+from app.domain.events import Notice, Prepared, Started
 from app.domain.jsontypes import JsonObject, is_object
 from app.domain.limits import RunLimits
 from app.domain.messages import Usage
-from app.domain.ports import Catalogue, ModelFacts, RunRecord, Servers, Toolbox
+from app.domain.ports import Catalogue, Emit, ModelFacts, RunRecord, Servers, Toolbox
 from app.domain.spec import RunSpec
 from app.run.act import Hands
 from app.run.answer import Answer
@@ -53,7 +52,8 @@ class Ferry:
             hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=spec.reasoning == "hidden")
             prompt = None if why_not else _prompt(toolbox, spec, image_count=len(images))
             messages = opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt)
-            talk = Talk(messages, record, toolbox, _choice(spec.tool_choice, toolbox))
+            choice = "auto" if why_not else _choice(spec.tool_choice, toolbox, record.append)
+            talk = Talk(messages, record, toolbox, choice)
             return await run_loop(talk, ears, hands, max_rounds=spec.max_rounds), ears.usage
 
 
@@ -72,16 +72,16 @@ def _prompt(toolbox: Toolbox, spec: RunSpec, *, image_count: int) -> str:
     return tool_prompt(specs, now=datetime.now(UTC), zone=zone, image_count=image_count)
 
 
-def _choice(choice: str | JsonObject, toolbox: Toolbox) -> str | JsonObject:
+def _choice(choice: str | JsonObject, toolbox: Toolbox, emit: Emit) -> str | JsonObject:
     """Let a forced choice name a tool as its server does; the model knows it by its exposed name.
 
-    Raises:
-        InvalidRequest: No tool of this run has that name.
+    One that no tool has leaves the choice to the model: its server may only be down.
     """
     if not is_object(choice) or not is_object(choice.get("function")):
         return choice
     name = choice["function"].get("name")
     tool = toolbox.find(name) or next((tool for tool in toolbox.tools if tool.name == name), None)
     if tool is None:
-        raise InvalidRequest("tool_choice names a tool that none of the selected servers offers.", param="tool_choice")
+        emit(Notice("tool_choice_dropped", "tool_choice names a tool that is not offered; the model chooses."))
+        return "auto"
     return {**choice, "function": {"name": tool.spec.name}}

@@ -1,4 +1,4 @@
-"""JSON as Python sees it, and the two looks that tell its shapes apart. Knows nothing of what the JSON means."""
+"""JSON as Python sees it, and the looks that tell its shapes apart. Knows nothing of what the JSON means."""
 
 from typing import Any, TypeAlias, TypeGuard
 
@@ -12,6 +12,15 @@ JsonObject: TypeAlias = dict[str, Any]
 def is_object(value: object) -> TypeGuard[JsonObject]:
     """Tell whether a JSON value is an object; JSON has no other keys than strings."""
     return isinstance(value, dict)
+
+
+def is_deeper(value: Json, levels: int) -> bool:
+    """Tell whether a JSON value nests deeper than so many levels; looks no deeper than that."""
+    if is_object(value):
+        return levels <= 0 or any(is_deeper(item, levels - 1) for item in value.values())
+    if is_array(value):
+        return levels <= 0 or any(is_deeper(item, levels - 1) for item in value)
+    return False
 
 
 def is_array(value: object) -> TypeGuard[list[Json]]:

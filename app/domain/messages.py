@@ -97,7 +97,8 @@ class Reply:
     reasoning: str
     calls: tuple[ToolCall, ...]
     finish_reason: str | None
-    usage: Usage | None = None
+    shown: str | None = None
+    """What was streamed of it, where that differs from the content: reasoning inline."""
 
 
 @dataclass(frozen=True, slots=True)

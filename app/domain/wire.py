@@ -35,11 +35,20 @@ def json_from_value(value: Json) -> bytes:
         return _utf8(_DUMPS(_finite(value)))
 
 
+def writable(text: str) -> str:
+    """Make a text writable as UTF-8: surrogates that stand side by side become their character, others U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        return writable(text).encode()
 
 
 def _finite(value: Json) -> Json:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from app.domain.errors import RunError
 from app.domain.events import AnswerReason, Notice, Outcome, Token
 from app.domain.messages import Reply
-from app.domain.ports import Emit
 from app.run.listen import Ears
 from app.run.prompt import CLOSING
-from app.run.talk import Talk, assistant_message
+from app.run.talk import Talk
 
 _REASONS: dict[str | None, AnswerReason] = {"length": "length", "content_filter": "content_filter"}
 
@@ -26,47 +24,41 @@ class Answer:
 
 def is_blank(reply: Reply) -> bool:
     """Tell whether a reply says nothing, for no reason that the provider names."""
-    return not reply.content.strip() and reply.finish_reason not in _REASONS
+    return not reply.calls and not reply.content.strip() and reply.finish_reason not in _REASONS
 
 
 def answered(reply: Reply, talk: Talk, ears: Ears, *, called: Sequence[str]) -> Answer:
     """Make the last reply the answer; where it says nothing, an honest sentence is."""
     reason = _REASONS.get(reply.finish_reason, "stop")
-    text = reply.content
+    text, shown = reply.content, _shown(reply)
     if not text.strip():
         text = _excuse(reason, called)
+        shown = shown.rstrip() + text
         ears.emit(Token(text))
-    talk.say(assistant_message(Reply(text, reply.reasoning, (), reply.finish_reason)))
-    return Answer(_as_shown(text, reply, ears.reasoning), reason)
+    talk.say({"role": "assistant", "content": text})
+    return Answer(shown, reason)
 
 
 async def closing_answer(talk: Talk, ears: Ears, *, max_rounds: int, called: Sequence[str]) -> Answer:
     """All rounds are used: let the model answer from what was gathered; say so ourselves only if it cannot."""
-    _tell_limit(ears.emit, max_rounds)
+    rounds = "1 round" if max_rounds == 1 else f"{max_rounds} rounds"
+    ears.emit(Notice("round_limit", f"All of {rounds} is used; the model answers now.", {"rounds": max_rounds}))
     try:
         reply = await ears.hear_reply(talk.closing_question(CLOSING))
+        text, shown = reply.content, _shown(reply)
     except RunError:
-        reply = Reply("", "", (), None)
-    text = reply.content
+        text, shown = "", ears.heard
     if not text.strip():
-        text = f"I stopped after {max_rounds} rounds of tool calls without an answer.{_ran(called)}"
+        text = f"I stopped after {rounds} of tool calls without an answer.{_ran(called)}"
+        text = f"\n\n{text}" if shown.strip() else text
+        shown = shown.rstrip() + text
         ears.emit(Token(text))
-    talk.say(assistant_message(Reply(text, reply.reasoning, (), "stop")))
-    return Answer(_as_shown(text, reply, ears.reasoning), "rounds", "exhausted")
+    talk.say({"role": "assistant", "content": shown})
+    return Answer(shown, "rounds", "exhausted")
 
 
-def _tell_limit(emit: Emit, max_rounds: int) -> None:
-    emit(
-        Notice(
-            "round_limit",
-            f"All {max_rounds} rounds are used; the model answers from what it has.",
-            {"rounds": max_rounds},
-        )
-    )
-
-
-def _as_shown(text: str, reply: Reply, mode: Literal["separate", "inline", "hidden"]) -> str:
-    return f"<think>{reply.reasoning}</think>{text}" if mode == "inline" and reply.reasoning else text
+def _shown(reply: Reply) -> str:
+    return reply.content if reply.shown is None else reply.shown
 
 
 def _excuse(reason: AnswerReason, called: Sequence[str]) -> str:

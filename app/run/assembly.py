@@ -12,13 +12,15 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from app.domain.jsontypes import Json, JsonObject, is_object
+from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
 from app.domain.messages import CallFragment, ToolCall
+from app.domain.wire import writable
 
 CUT_OFF = "The reply hit the length limit before this call was complete, so it was not executed. Make a smaller call."
 _NO_OBJECT = (
     "The arguments are not a JSON object, so the call was not executed. Send it again with valid JSON arguments."
 )
+_MAX_DEPTH = 64
 _FENCE = re.compile(r"^```[a-zA-Z0-9_-]*\s*")
 
 
@@ -49,7 +51,8 @@ class _Slot:
         return self.parts[0] if self.parts else ""
 
     def is_whole(self) -> bool:
-        return is_object(_strict_json(self.text()))
+        # The last character first: a provider may repeat the name with each of thousands of fragments.
+        return self.text().rstrip()[-1:] == "}" and is_object(_strict_json(self.text()))
 
     def _repeats(self, arguments: str) -> bool:
         return len(arguments) == self.length and arguments == self.text() and self.is_whole()
@@ -63,6 +66,7 @@ class CallAssembly:
         self._by_index: dict[int, _Slot] = {}
 
     def __bool__(self) -> bool:
+        """Tell whether a call has begun."""
         return bool(self._slots)
 
     def add(self, fragment: CallFragment) -> None:
@@ -118,7 +122,7 @@ def arguments_from_text(text: str) -> JsonObject | None:
         value = _unwrapped(text)
     if value is None:
         return {}
-    return value if is_object(value) and _is_text(value) else None
+    return value if is_object(value) and not is_deeper(value, _MAX_DEPTH) and _is_text(value) else None
 
 
 _INVALID = object()
@@ -172,7 +176,7 @@ def _starts_anew(slot: _Slot, fragment: CallFragment) -> bool:
 
 
 def _call_from_slot(slot: _Slot, call_id: str, *, cut_off: bool) -> ToolCall:
-    raw = slot.text().encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    raw = writable(slot.text())
     arguments = arguments_from_text(raw)
     fault = CUT_OFF if cut_off else _NO_OBJECT if arguments is None else None
     return ToolCall(

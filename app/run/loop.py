@@ -13,14 +13,14 @@ async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> 
     Raises:
         RunError: The model could not be asked, or its stream broke.
     """
-    nudge: str | None = None
+    may_ask_again = True
     cut_offs = 0
     for _ in range(max_rounds):
-        reply = await ears.hear_reply(talk.question(nudge=nudge))
+        reply = await ears.hear_reply(talk.question())
+        if is_blank(reply) and may_ask_again:
+            may_ask_again = False
+            reply = await ears.hear_reply(talk.question(nudge=NUDGE))
         if not reply.calls:
-            if is_blank(reply) and nudge is None:
-                nudge = NUDGE
-                continue
             return answered(reply, talk, ears, called=hands.called)
         if reply.finish_reason == "length":
             cut_offs += 1

@@ -55,6 +55,9 @@ class EgressLimits:
     stream_bytes: int = 16_777_216
     """The whole event stream that answers one request."""
     event_bytes: int = 1_048_576
+    connect_seconds: float = 2.5
+    """TCP, then TLS. Shorter than the probe of a server's era may take: a TLS handshake that is cancelled, instead of
+    timed out, leaves its socket open until it is collected."""
     dns_seconds: float = 5.0
     dns_threads: int = 16
 
@@ -126,7 +129,7 @@ class Egress:
         return httpx2.AsyncClient(
             headers={**own, **{name: value.reveal() for name, value in server.headers.items()}},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            timeout=httpx2.Timeout(10, read=None),
+            timeout=httpx2.Timeout(10, connect=self.limits.connect_seconds, read=None),
             max_redirects=2,
             transport=wire,
             trust_env=False,

@@ -57,7 +57,7 @@ class Session(ClientSession):
         try:
             await self.initialize()
         except MCPError:
-            if not slow:
+            if not slow or is_hopeless():
                 raise
             # A modern server that was only slow to start refuses the handshake and is awake now.
             await self._discover(probe_seconds)
@@ -65,8 +65,7 @@ class Session(ClientSession):
     async def _discover(self, seconds: float) -> None:
         with anyio.fail_after(seconds):
             raw = await self.send_discover(LATEST_MODERN_VERSION)
-        defaults = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-        self.adopt(mcp_types.DiscoverResult.model_validate({**defaults, **raw}, by_name=False))
+        self.adopt(mcp_types.DiscoverResult.model_validate(raw, by_name=False))
 
     async def ask(
         self,

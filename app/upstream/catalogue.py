@@ -169,7 +169,7 @@ def _facts(entry: JsonObject) -> ModelFacts:
     context = entry.get("context_length") or entry.get("max_model_len")
     return ModelFacts(
         id=model_id if isinstance(model_id, str) else "",
-        context_length=context if isinstance(context, int) else None,
+        context_length=context if isinstance(context, int) and not isinstance(context, bool) else None,
         created=created if isinstance(created, int) else 0,
         owned_by=owner if isinstance(owner, str) else "",
     )

@@ -290,7 +290,7 @@ class ChunkDecoder:
             self._usage = merged_usage(self._usage, chunk.usage)
         if chunk.choices:
             for choice in chunk.choices:
-                if not choice.index:  # 0, null and absent
+                if not choice.index or choice.index == "0":  # 0, null and absent
                     self._take_choice(choice, deltas)
         elif not chunk.usage:
             # Rare: filter results of the prompt, or an error without the usual wrapping.

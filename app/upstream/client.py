@@ -82,7 +82,7 @@ async def open_client(base_url: str, *, connect_seconds: float, idle_seconds: fl
         base_url=base_url,
         timeout=timeout,
         max_retries=0,
-        http_client=_HttpClient(timeout=timeout, cookies=no_cookies),
+        http_client=_HttpClient(timeout=timeout, cookies=no_cookies, max_redirects=3),
     )
     try:
         yield client

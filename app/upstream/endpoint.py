@@ -24,7 +24,6 @@ from app.domain.errors import (
     RunError,
     UpstreamFailed,
     UpstreamIncomplete,
-    UpstreamRateLimited,
     UpstreamUnreachable,
 )
 from app.domain.events import Notice, Retrying
@@ -41,6 +40,7 @@ from app.upstream.request import body_from_ask, encodable
 _USAGE_SECONDS = 2.0  # how long token counts may come after the finish reason
 _END_SECONDS = 0.25  # how long the end may come after `[DONE]`; without it the connection cannot be used again
 _CLOSE_SECONDS = 1.0
+_NO_LIST = frozenset({404, 405})
 _RETRIED = frozenset({408, 409, 425, 429})
 _TROUBLE = (APIError, httpx2.RequestError, aiohttp.ClientError)
 
@@ -91,6 +91,8 @@ class Endpoint:
     async def list_models(self) -> Json:
         """Ask for `GET models` and return the JSON as it is.
 
+        An endpoint that has no such list is one that lists nothing.
+
         Raises:
             RunError: It did not come in time, or is no JSON.
         """
@@ -106,6 +108,8 @@ class Endpoint:
         except ValueError:
             raise UpstreamFailed("The model endpoint's list of models is no JSON.") from None
         except _TROUBLE as trouble:
+            if isinstance(trouble, APIStatusError) and trouble.status_code in _NO_LIST:
+                return {"data": []}
             raise _verdict(trouble, self._scrub(token)).error from None
 
     async def open_stream(
@@ -128,7 +132,8 @@ class Endpoint:
                 raise verdict.error
             delay = options.backoff_seconds * 2**attempt if verdict.wait_seconds is None else verdict.wait_seconds
             if delay > options.retry_after_cap_seconds:
-                raise UpstreamRateLimited(f"{verdict.error} It asks to wait for {delay:.0f} seconds.")
+                said = str(verdict.error).rstrip(".")
+                raise type(verdict.error)(f"{said}. It asks to wait for {delay:.0f} seconds.")
             tell(Retrying(str(verdict.error), delay))
             await anyio.sleep(delay)
             attempt += 1
@@ -145,7 +150,7 @@ class Endpoint:
             is_plain = answer.headers.get("content-encoding", "").strip().lower() in ("", "identity")
             pieces = answer.aiter_raw() if is_plain else answer.aiter_bytes()
             stack.push_async_callback(pieces.aclose)
-            return _Stream(stack, pieces, await anext(pieces, None), ChunkDecoder(scrub))
+            return _Stream(stack, pieces, await _first(pieces), ChunkDecoder(scrub))
         except BaseException:
             await _close(stack)
             raise
@@ -244,7 +249,17 @@ def _verdict(trouble: Exception, scrub: Scrub) -> _Verdict:
         return _Verdict(error, may_retry, asked_wait(answer.headers, time.time()))
     if _is_silence(trouble):
         return _Verdict(DeadlineExceeded("The model endpoint did not begin to answer in time."), may_retry=False)
+    if isinstance(trouble.__cause__, httpx2.TooManyRedirects):
+        return _Verdict(UpstreamFailed("The model endpoint redirects without end."), may_retry=False)
     return _Verdict(UpstreamUnreachable("The model endpoint cannot be reached."), may_retry=True)
+
+
+async def _first(pieces: AsyncGenerator[bytes]) -> bytes | None:
+    """Wait for the first bytes; the head of the answer has come, so that trouble is no reason to ask again."""
+    try:
+        return await anext(pieces, None)
+    except _TROUBLE as trouble:
+        raise _loss(trouble) from None
 
 
 def _loss(trouble: Exception) -> RunError:

@@ -86,6 +86,14 @@ def test_ids_that_the_conversation_has_are_not_given_again() -> None:
     assert call.original_id == "call_0"
 
 
+@pytest.mark.parametrize(("levels", "is_usable"), [(60, True), (70, False), (960, False), (5000, False)])
+def test_arguments_that_nest_too_deep_are_a_fault(levels: int, is_usable: bool) -> None:
+    assembly = CallAssembly()
+    assembly.add(F(0, "c1", "look", '{"a":' + "[" * levels + "]" * levels + "}"))
+    (call,) = assembly.calls(cut_off=False, taken_ids=())
+    assert (call.fault is None) is is_usable
+
+
 @pytest.mark.parametrize("raw", ['{"a":"\ud800"}', '{"a":"\\ud800"}', '{"a":' + "[" * 100_000])
 def test_arguments_that_no_json_text_can_carry_are_a_fault_or_are_made_text(raw: str) -> None:
     assembly = CallAssembly()

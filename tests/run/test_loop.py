@@ -16,6 +16,7 @@ from app.journal.memory import MemoryJournal, Options, RunLog
 from app.run.act import Hands
 from app.run.listen import Ears
 from app.run.loop import run_loop
+from app.run.prompt import NUDGE
 from app.run.stream import carry
 from app.run.talk import Talk
 from tests.fakes.ports import ScriptedModel, ScriptedToolbox, calls, says, text
@@ -248,6 +249,16 @@ async def test_closing_question_that_fails_gives_a_fixed_text_that_was_streamed_
     assert result.events[-1][1]["outcome"] == "exhausted"
 
 
+async def test_closing_answer_that_breaks_off_keeps_what_was_streamed() -> None:
+    model = ScriptedModel(calls(("a", "{}")), [TextDelta("Half an answer "), UpstreamFailed("cut")])
+    result = await run(model, ScriptedToolbox({"a": says("1")}), rounds=1)
+    streamed = "".join(data["token"] for data in result.named("stream"))
+    answer = result.named("finalAnswer")[0]["text"]
+    assert answer.startswith("Half an answer\n\nI stopped after 1 round of")
+    assert answer.split() == streamed.split()
+    assert result.messages[-1] == {"role": "assistant", "content": answer}
+
+
 async def test_identical_calls_with_identical_results_are_not_executed_for_ever() -> None:
     rounds = [calls(("a", '{"q":"tin"}')) for _ in range(5)]
     tools = ScriptedToolbox({"a": says("[]")})
@@ -275,6 +286,19 @@ async def test_blank_answer_is_asked_for_once_more() -> None:
     assert result.named("finalAnswer")[0]["text"] == "Here."
     assert model.asks[1].messages[-1]["role"] == "user"
     assert result.messages == [{"role": "assistant", "content": "Here."}]
+
+
+async def test_asking_again_is_done_once_and_leaves_no_trace_in_later_questions() -> None:
+    model = ScriptedModel(text(""), calls(("a", "{}")), calls(("a", '{"n":1}')), text(""))
+    result = await run(model, ScriptedToolbox({"a": says("1")}), rounds=3)
+    asked_again = [NUDGE in str(ask.messages[-1]) for ask in model.asks]
+    assert asked_again == [False, True, False, False]
+    assert result.events[-1][1]["outcome"] == "completed"
+
+
+async def test_asking_again_takes_no_round() -> None:
+    result = await run(ScriptedModel(text(""), text("Here.")), rounds=1)
+    assert result.named("finalAnswer")[0]["reason"] == "stop"
 
 
 async def test_answer_that_stays_blank_becomes_an_honest_sentence_naming_what_ran() -> None:
@@ -428,6 +452,34 @@ async def test_reasoning_is_shown_as_asked(mode: str, streamed: list[str], reaso
     assert [data["token"] for data in result.named("reasoning")] == reasoned
     assert result.named("finalAnswer")[0]["text"] == answer
     assert result.messages[-1]["content"] == "42"
+
+
+async def test_inline_answer_is_what_was_streamed_also_when_thoughts_come_in_turns() -> None:
+    deltas = [ReasoningDelta("a"), TextDelta("x"), ReasoningDelta("b"), *text("y")]
+    result = await run(ScriptedModel(deltas), reasoning="inline")
+    streamed = "".join(data["token"] for data in result.named("stream"))
+    assert result.named("finalAnswer")[0]["text"] == streamed == "<think>a</think>x<think>b</think>y"
+
+
+async def test_nothing_is_streamed_after_a_call_began_neither_text_nor_thought() -> None:
+    call, end = calls(("a", "{}"))
+    model = ScriptedModel([call, ReasoningDelta("late thought"), TextDelta("late"), end], text("ok"))
+    result = await run(model, ScriptedToolbox({"a": says("1")}))
+    assert result.names[0] == "tool/call"
+    assert result.named("tool/call")[0]["reasoning"] == "late thought"
+
+
+async def test_text_held_back_for_a_call_that_came_to_nothing_is_shown_after_all() -> None:
+    deltas = [TextDelta("Oh. "), CallFragment(0, "c1", None, ""), *text("Hello", " world")]
+    result = await run(ScriptedModel(deltas))
+    assert [data["token"] for data in result.named("stream")] == ["Oh. ", "Hello world"]
+    assert result.named("finalAnswer")[0]["text"] == "Oh. Hello world"
+
+
+async def test_character_split_over_two_deltas_is_shown_whole() -> None:
+    result = await run(ScriptedModel(text("a\ud83d", "\ude00b", "\ud83d")))
+    assert [data["token"] for data in result.named("stream")] == ["a", "\U0001f600b", "\ufffd"]
+    assert result.named("finalAnswer")[0]["text"] == "a\U0001f600b\ufffd"
 
 
 async def test_inline_reasoning_is_closed_before_the_calls() -> None:

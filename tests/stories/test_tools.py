@@ -411,7 +411,17 @@ async def test_tool_choice_may_name_a_tool_as_its_server_does() -> None:
             await service.run(model="m", tool_choice=choice)
             wrong = await service.run(model="m", tool_choice={"type": "function", "function": {"name": "nobody"}})
     assert upstream.asks[0].json["tool_choice"] == {"type": "function", "function": {"name": "a_b"}}
-    assert (wrong.last["status"], wrong.last["code"]) == ("error", "invalid_request")
+    assert upstream.asks[1].json["tool_choice"] == "auto"
+    assert [notice["code"] for notice in wrong.named("notice")] == ["tool_choice_dropped"]
+    assert wrong.last["outcome"] == "completed"
+
+
+@proves("plain-run")
+async def test_forced_choice_without_any_tool_is_an_ordinary_completion() -> None:
+    async with open_upstream([stream(text("ok"), end())]) as upstream, open_service(upstream) as service:
+        run = await service.run(model="m", tool_choice={"type": "function", "function": {"name": "forecast"}})
+    assert run.last["outcome"] == "completed"
+    assert "tool_choice" not in upstream.asks[0].json
 
 
 @proves("tool-loop")

@@ -154,6 +154,15 @@ async def test_server_without_trusted_tls_is_told_apart() -> None:
         assert run.report.message == "No trusted TLS connection to the server can be made."
 
 
+async def test_tls_handshake_that_never_ends_is_given_up_and_its_socket_closed() -> None:
+    options = replace(LOCAL, egress=EgressLimits(connect_seconds=0.1))
+    async with open_raw_mcp() as raw:  # waits for a request's end, which no TLS handshake contains
+        url = raw.url.replace("http:", "https:")
+        async with open_lone_run(operator(url), options=options, probe_seconds=1.0) as run:
+            assert run.report.message == "The server did not accept the connection in time."
+        await wait_until(lambda: raw.open_connections == 0)
+
+
 @pytest.mark.parametrize(
     "stream", [CUT, http_reply(200, gzip.compress(HTML), "text/event-stream", Content_Encoding="gzip"), sse_reply([])]
 )
@@ -162,6 +171,13 @@ async def test_first_error_is_kept_when_the_sse_stream_is_no_better(stream: Repl
     async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url), connect_seconds=1.0) as run:
         assert raw.asked["GET"] == 1
         assert run.report.message == "The server answered with HTTP status 405."
+
+
+async def test_last_word_of_the_handshake_is_the_one_that_is_told() -> None:
+    replies: dict[str, Reply] = {"server/discover": http_reply(405), "initialize": error(-32000, "closed for today")}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.report.message == "closed for today"
+        assert raw.asked["GET"] == 0
 
 
 async def test_nobody_listening_costs_one_attempt() -> None:
@@ -566,7 +582,7 @@ async def test_progress_is_never_backwards_nonsense_or_a_flood_and_its_last_stat
         alien = {**progress_of(request, 99), "params": {"progressToken": "srv-4", "progress": 99}}
         odd = [progress_of(request, 2, message="two"), progress_of(request, 1), progress_of(request, math.nan), alien]
         flood = [progress_of(request, 3 + step / 1000) for step in range(500)]
-        last = [progress_of(request, 9, message="l\u200bast")]
+        last = [progress_of(request, 9, message="l\u200bast"), progress_of(request, 4)]
         return sse_reply([*odd, *flood, *last, result_of(request, text_result("done"))])
 
     seen: list[Progress] = []
@@ -630,7 +646,7 @@ async def test_requests_carry_the_servers_headers_and_no_cookie_proxy_or_encodin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hello(request: RawRequest) -> bytes:
-        return json_reply(error_of(request, -32601, "no"), Set_Cookie="tenant=a; Path=/")
+        return sse_reply([error_of(request, -32601, "no")], Set_Cookie="tenant=a; Path=/")
 
     async with open_raw_mcp() as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):

@@ -125,6 +125,14 @@ async def test_an_endpoint_that_does_not_tell_is_harmless_for_the_list(answer: A
     assert listed == []
 
 
+@pytest.mark.parametrize("status", [404, 405])
+async def test_an_endpoint_without_a_list_has_no_default_model(status: int) -> None:
+    async with open_upstream([], models_script=[failure(status, "no such route")]) as upstream:
+        async with open_endpoint(Options(upstream.url)) as endpoint:
+            with pytest.raises(ModelRequired):
+                await ModelCatalogue(endpoint).choose(RunSpec(messages=()))
+
+
 async def test_a_failure_is_not_kept_and_a_list_is() -> None:
     async with (
         open_upstream([], models_script=[failure(500, "boom"), models("a")]) as upstream,
@@ -194,6 +202,7 @@ LISTS: list[tuple[Any, list[ModelFacts]]] = [
         [ModelFacts("a", created=5, owned_by="me", context_length=4096)],
     ),
     ([{"id": "a", "max_model_len": 8}], [ModelFacts("a", context_length=8)]),
+    ([{"id": "a", "max_model_len": True}], [ModelFacts("a")]),
     ({"data": [{"id": "a", "created": "x", "owned_by": None}, {"id": 7}, {}, None, "b"]}, [ModelFacts("a")]),
     ({"data": None}, []),
     (None, []),

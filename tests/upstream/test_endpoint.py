@@ -45,10 +45,8 @@ pytestmark = pytest.mark.anyio
 
 # Before the first byte
 
-HEAD_ONLY = Answer([CUT])
 WORTH_A_RETRY = {
     "lost connection": dropped(),
-    "lost after the head": HEAD_ONLY,
     **{str(status): failure(status, "busy") for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)},
     "a page of a gateway": page("<html>502</html>", 502),
 }
@@ -79,6 +77,7 @@ FINAL: dict[str, tuple[Answer, type[RunError]]] = {
     "an error in the stream": (stream({"error": {"message": "no", "code": 500}}), UpstreamFailed),
     "a limit in the stream": (stream({"error": {"message": "no", "code": 429}}), UpstreamRateLimited),
     "an error in a body": (json_answer({"error": {"message": "no"}}), UpstreamFailed),
+    "a cut after the head": (Answer([CUT]), UpstreamIncomplete),
     "a cut in the middle": (stream(text("Hi"), CUT), UpstreamIncomplete),
     "a cut after a comment": (stream(b": ping\n\n", CUT), UpstreamIncomplete),
     "a silent end": (stream(text("Hi"), done=False), UpstreamIncomplete),
@@ -112,6 +111,22 @@ async def test_retries_end(bad: Answer, kind: type[RunError]) -> None:
         assert type(asked.error) is kind
         assert len(upstream.asks) == 3
         assert len(asked.told) == 2
+
+
+async def test_redirects_without_end_are_few_and_not_asked_for_again() -> None:
+    circle = Answer(status=307, headers={"Location": "/v1/chat/completions"})
+    async with serving(lambda _: circle) as (upstream, endpoint):
+        asked = await ask(endpoint)
+        assert type(asked.error) is UpstreamFailed
+        assert len(upstream.asks) == 4
+
+
+async def test_long_wait_asked_for_is_told_in_the_error_and_keeps_its_kind() -> None:
+    async with serving([failure(503, "maintenance", {"Retry-After": "60"})]) as (upstream, endpoint):
+        asked = await ask(endpoint)
+        assert type(asked.error) is UpstreamFailed
+        assert str(asked.error).endswith("maintenance. It asks to wait for 60 seconds.")
+        assert len(upstream.asks) == 1
 
 
 async def test_nobody_at_the_address_is_unreachable() -> None:
