@@ -1,7 +1,7 @@
 """The command line: `toolferry serve` and `toolferry demo`. A thin door on `main` and the HTTP API.
 
-Exit codes: 0 done, 1 it could not work (or the demo's sample did not complete), 2 the settings or the command are
-wrong, 130 stopped by Ctrl-C.
+Exit codes: 0 done, or stopped by Ctrl-C or SIGTERM; 1 it could not work, or the demo's sample did not complete; 2 the
+settings or the command are wrong; 130 stopped before it had begun.
 """
 
 import argparse

@@ -30,6 +30,8 @@ def configure_logging(level: str, *, secrets: Iterable[Secret] = ()) -> None:
     logging.basicConfig(level=level.upper(), handlers=[out], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    # It logs what servers sent that it cannot read, with a traceback; what matters of it is in our own lines.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
 _SHORTEST = 6  # a shorter value is no secret worth the name, and replacing it would garble every line

@@ -44,7 +44,7 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
     """
     rooms = settings.rooms(extra_servers)
     for warning in rooms.warnings:
-        _log.warning("%s", warning)
+        _log.warning("MCP_SERVERS: %s", warning)
     app = FastAPI(
         title="Toolferry",
         version=__version__,
@@ -74,16 +74,18 @@ async def _open_doors(app: FastAPI, rooms: Rooms) -> AsyncGenerator[None, None]:
         catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model)
         crossings: anyio.abc.TaskGroup = await tasks.start(_keep_tasks)
         app.state.crossings = crossings
+        journal = MemoryJournal(rooms.journal)
+        tasks.start_soon(journal.keep_tidy)
         app.state.doors = Doors(
             ferry=Ferry(catalogue, mcp_servers, rooms.run, crossings),
-            journal=MemoryJournal(rooms.journal),
+            journal=journal,
             catalogue=catalogue,
             servers=mcp_servers,
             limits=rooms.request,
             heartbeat_seconds=rooms.heartbeat_seconds,
         )
         yield
-        crossings.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
 
 
 async def _keep_tasks(*, task_status: anyio.abc.TaskStatus[anyio.abc.TaskGroup]) -> None:
@@ -155,6 +157,6 @@ async def _drain(server: uvicorn.Server, app: FastAPI) -> None:
         doors.is_draining = True
         app.state.crossings.cancel_scope.cancel()
         with anyio.move_on_after(_GOODBYE_SECONDS):
-            while doors.journal.running():  # noqa: ASYNC110  # a handful of steps at the very end of the process
+            while doors.journal.running:  # noqa: ASYNC110  # a handful of steps at the very end of the process
                 await anyio.sleep(0.01)
     server.should_exit = True

@@ -68,6 +68,7 @@ class Settings(BaseSettings):
         env_file=_DOTENV,
         env_file_encoding="utf-8",
         case_sensitive=True,
+        env_ignore_empty=True,
         extra="ignore",
         frozen=True,
         populate_by_name=True,
@@ -107,6 +108,7 @@ class Settings(BaseSettings):
     max_sessions: _Count = Field(1024, alias="TOOLFERRY_MAX_SESSIONS")
     max_tools_per_server: _Count = Field(256, alias="TOOLFERRY_MAX_TOOLS_PER_SERVER")
     max_list_pages: _Count = Field(20, alias="TOOLFERRY_MAX_LIST_PAGES")
+    max_schema_bytes: _Count = Field(64 * 1024, alias="TOOLFERRY_MAX_SCHEMA_BYTES")
     max_reply_bytes: _Count = Field(4 * 1024 * 1024, alias="TOOLFERRY_MAX_REPLY_BYTES")
     max_event_bytes: _Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_EVENT_BYTES")
     max_model_text_bytes: _Count = Field(64 * 1024, alias="TOOLFERRY_MAX_MODEL_TEXT_BYTES")
@@ -121,7 +123,11 @@ class Settings(BaseSettings):
         Raises:
             SettingsError: A value cannot be read, or a `TOOLFERRY_` name is not known.
         """
-        _refuse_unknown([*os.environ, *dotenv_values(_DOTENV)])
+        try:
+            in_file = dotenv_values(_DOTENV)
+        except (OSError, UnicodeDecodeError):
+            raise SettingsError(f"{_DOTENV}: cannot be read; it must be a text file in UTF-8") from None
+        _refuse_unknown([*os.environ, *in_file])
         return _make(cls, chosen)
 
     @classmethod
@@ -194,6 +200,7 @@ class Settings(BaseSettings):
                 call_seconds=self.mcp_tool_timeout_ms / 1000,
                 tools=self.max_tools_per_server,
                 pages=self.max_list_pages,
+                schema_bytes=self.max_schema_bytes,
             ),
             pool=PoolLimits(self.max_sessions),
             listing=ListingLimits(seconds=connect),

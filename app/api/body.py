@@ -1,14 +1,26 @@
-"""Reads a JSON body within limits, before anything else looks at it: size while it streams, depth, odd values."""
+"""Reads a JSON body within limits, before anything else looks at it: size while it streams, depth, odd values.
+
+A large body is looked at in a worker thread, so that no other stream waits for it.
+"""
 
 import json
 import math
+import re
 from dataclasses import dataclass
 
+import anyio.to_thread
+import msgspec
 from fastapi import Request
 
 from app.domain.errors import BodyTooLarge, InvalidRequest, MalformedRequest
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.limits import RequestLimits
+
+_LARGE_BYTES = 256 * 1024
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_decode = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +40,40 @@ async def read_body(request: Request, limits: RequestLimits) -> Body:
         InvalidRequest: It is no object, nests too deeply, or holds what JSON cannot carry (NaN, half a surrogate pair).
     """
     raw = await _read(request, limits.body_bytes)
+    if len(raw) > _LARGE_BYTES:
+        return await anyio.to_thread.run_sync(body_from_bytes, raw, limits.json_depth)
+    return body_from_bytes(raw, limits.json_depth)
+
+
+def body_from_bytes(raw: bytes, depth: int) -> Body:
+    """Parse a body that was read, under the same rules."""
     if not raw.strip():
         raise MalformedRequest("The body is empty; a JSON object is expected.")
-    if _depth(raw) > limits.json_depth:
-        raise InvalidRequest(f"The body nests deeper than {limits.json_depth} levels.")
+    if _is_deeper(raw, depth):
+        raise InvalidRequest(f"The body nests deeper than {depth} levels.")
     try:
-        value: Json = json.loads(raw)
-    except UnicodeDecodeError:
-        raise MalformedRequest("The body is not JSON: it is not valid UTF-8.") from None
-    except ValueError as error:
-        where = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise MalformedRequest(f"The body is not JSON{where}.") from None
+        value: Json = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        value = _leniently(raw)
     if not is_object(value):
         raise InvalidRequest("The body must be a JSON object.")
-    odd = _odd_value(value, "")
-    if odd is not None:
-        raise InvalidRequest(f"{odd}: not a value that JSON can carry.", param=odd)
     return Body(raw, value)
+
+
+def _leniently(raw: bytes) -> Json:
+    """Parse what the strict decoder refuses, to tell what is no JSON from a value that cannot be used."""
+    try:
+        value: Json = json.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise MalformedRequest("The body is not JSON: it is not valid UTF-8.") from None
+    except (ValueError, RecursionError) as error:
+        where = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise MalformedRequest(f"The body is not JSON{where}.") from None
+    odd = _odd_value(value)
+    if odd is not None:
+        path = ".".join(reversed(odd)) or "body"
+        raise InvalidRequest(f"{path}: not a value that JSON can carry.", param=path)
+    return value
 
 
 async def _read(request: Request, limit: int) -> bytes:
@@ -62,41 +91,37 @@ async def _read(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _depth(raw: bytes) -> int:
-    """Find how deep brackets nest, without parsing: a parser would recurse as deep."""
-    deepest = depth = 0
-    for part in _outside_strings(raw):
-        if b"[" in part or b"{" in part or b"]" in part or b"}" in part:
-            for byte in part:
-                if byte in b"[{":
-                    depth += 1
-                    deepest = max(deepest, depth)
-                elif byte in b"]}":
-                    depth -= 1
-    return deepest
+def _is_deeper(raw: bytes, levels: int) -> bool:
+    """Tell how deep brackets nest without parsing, since a parser would recurse as deep.
+
+    Innermost pairs are taken away, level by level, each in one sweep.
+    """
+    brackets = _STRINGS.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    too_deep = b"[" * (levels + 1)
+    for _ in range(levels):
+        if not brackets or too_deep in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return b"[]" in brackets or too_deep in brackets
 
 
-def _outside_strings(raw: bytes) -> list[bytes]:
-    """Split at quotes, after taking out the escaped ones; every second part lies outside of strings."""
-    return raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
-
-
-def _odd_value(value: Json, path: str) -> str | None:
+def _odd_value(value: Json) -> list[str] | None:
+    """Find the first value that JSON cannot carry: its path, the innermost key first."""
     if isinstance(value, float):
-        return None if math.isfinite(value) else path
+        return None if math.isfinite(value) else []
     if isinstance(value, str):
-        return None if value.isascii() or _is_text(value) else path
+        return None if _is_text(value) else []
     pairs: list[tuple[object, Json]] = []
     if is_object(value):
-        if any(not _is_text(key) for key in value):
-            return path or "body"
+        if not all(map(_is_text, value)):
+            return []
         pairs = list(value.items())
     elif is_array(value):
         pairs = list(enumerate(value))
     for key, item in pairs:
-        odd = _odd_value(item, f"{path}.{key}" if path else str(key))
+        odd = _odd_value(item)
         if odd is not None:
-            return odd
+            return [*odd, str(key)]
     return None
 
 

@@ -7,7 +7,9 @@ import logging
 import re
 import uuid
 
+from sse_starlette.sse import SendTimeoutError
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problems import problem
@@ -41,6 +43,11 @@ class Boundary:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            _log.debug("request %s: the client left before it had sent everything", request_id)
+        except SendTimeoutError:
+            # Returning now has the server cut the connection, which is what is wanted.
+            _log.info("request %s: the reader took too long to accept what was sent", request_id)
         except Exception:
             _log.exception("request %s broke", request_id)
             if has_started:

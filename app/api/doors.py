@@ -33,8 +33,10 @@ class Doors:
         """
         if self.is_draining:
             raise ShuttingDown("The service is shutting down and takes no new runs.")
-        if self.journal.running() >= self.limits.runs:
+        if self.journal.running >= self.limits.runs:
             raise TooManyRuns(f"{self.limits.runs} runs are under way, which is all that are allowed at once.")
+        if self.journal.is_full:
+            raise TooManyRuns("The runs under way take all the room there is for their events.")
 
 
 def _doors(request: Request) -> Doors:

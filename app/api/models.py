@@ -1,8 +1,8 @@
 """Models over HTTP, in OpenAI's list form, with what each can do."""
 
 from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 
+from app.api.answers import JsonAnswer
 from app.api.doors import OpenDoors
 from app.domain.jsontypes import JsonObject
 from app.domain.ports import ModelFacts
@@ -14,7 +14,7 @@ router = APIRouter(tags=["models"])
 async def list_models(doors: OpenDoors) -> Response:
     """List the models that a run can ask for; the first is the default unless the operator named another."""
     data = [_model_json(facts) for facts in await doors.catalogue.models()]
-    return JSONResponse({"object": "list", "data": data})
+    return JsonAnswer({"object": "list", "data": data})
 
 
 def _model_json(facts: ModelFacts) -> JsonObject:

@@ -5,9 +5,9 @@ from typing import cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from app.api.answers import JsonAnswer
 from app.domain import errors
 from app.domain.jsontypes import JsonObject
 
@@ -45,12 +45,12 @@ def status_from_code(code: str) -> int:
     return _STATUS_BY_CODE.get(code, 500)
 
 
-def problem(status: int, code: str, message: str, param: str | None = None) -> JSONResponse:
+def problem(status: int, code: str, message: str, param: str | None = None) -> JsonAnswer:
     """Answer with an error: `{"error": {"code", "message", "param", "type"}}`."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     body: JsonObject = {"error": {"code": code, "message": message, "param": param, "type": kind}}
     wait = _RETRY_AFTER_SECONDS.get(status)
-    return JSONResponse(body, status, headers={"Retry-After": wait} if wait else None)
+    return JsonAnswer(body, status, headers={"Retry-After": wait} if wait else None)
 
 
 def install_problems(app: FastAPI) -> None:
@@ -60,7 +60,7 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_parameters)
 
 
-async def _on_ferry_error(request: Request, error: Exception) -> JSONResponse:
+async def _on_ferry_error(request: Request, error: Exception) -> JsonAnswer:
     known = cast("errors.FerryError", error)
     param = known.param if isinstance(known, errors.RequestError) else None
     answer = problem(STATUSES[type(known)], known.code, str(known), param)
@@ -70,7 +70,7 @@ async def _on_ferry_error(request: Request, error: Exception) -> JSONResponse:
     return answer
 
 
-async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+async def _on_http_exception(request: Request, error: Exception) -> JsonAnswer:
     """Routes that do not exist, methods that a route does not have."""
     status = cast("HTTPException", error).status_code
     if status == 404:
@@ -80,7 +80,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     return response
 
 
-async def _on_parameters(_request: Request, error: Exception) -> JSONResponse:
+async def _on_parameters(_request: Request, error: Exception) -> JsonAnswer:
     first = cast("RequestValidationError", error).errors()[0]
     param = str(first["loc"][-1])
     return problem(400, "invalid_request", f"{param}: {first['msg']}", param)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app import __version__
-from app.api.schemas import CheckRequest, RunRequest, ServerEntry
+from app.api.schemas import ALIASES, CheckRequest, RunRequest, ServerEntry
 from app.domain.jsontypes import JsonObject
 
 
@@ -329,6 +329,10 @@ def _document(app: FastAPI) -> JsonObject:
     modes.extend((model, "serialization") for model in outputs)
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
     document.setdefault("components", {})["schemas"] = definitions["$defs"]
+    properties = document["components"]["schemas"]["RunRequest"]["properties"]
+    for name in ("servers", "server_names"):
+        alias = ALIASES[name]
+        properties[alias] = {**properties[name], "description": f"The same as `{name}`, as Chat UI calls it."}
     problem = {"description": "An error.", "content": {"application/json": _reference("ProblemBody")}}
     for route in document["paths"].values():
         for operation in route.values():

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import anyio
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from fastapi.responses import JSONResponse
 
+from app.api.answers import JsonAnswer
 from app.api.body import read_body
 from app.api.doors import Doors, OpenDoors
 from app.api.problems import status_from_code
@@ -36,7 +36,9 @@ async def start_run(
     asked = parse(RunRequest, body.json)
     check_servers(asked.servers, doors.limits)
     spec = asked.to_spec(body.json, user_token=_token(x_user_token))
-    log, is_new = await _log_for(spec, doors, key=idempotency_key, fingerprint=hashlib.sha256(body.raw).digest())
+    # The token too: nobody joins a run that another's token paid for.
+    fingerprint = hashlib.sha256((x_user_token or "").encode() + b"\0" + body.raw).digest()
+    log, is_new = await _log_for(spec, doors, key=idempotency_key, fingerprint=fingerprint)
     owns_run = is_new and not spec.resumable
     if asked.stream:
         return RunStream(log, after=0, heartbeat_seconds=doors.heartbeat_seconds, owns_run=owns_run)
@@ -47,7 +49,7 @@ async def start_run(
 async def show_run(run_id: RunId, doors: OpenDoors) -> Response:
     """Show a run as it is now."""
     log = _find(run_id, doors)
-    return JSONResponse(log.snapshot(), headers={"X-Run-Id": run_id})
+    return JsonAnswer(log.snapshot(), headers={"X-Run-Id": run_id})
 
 
 @router.get("/v1/runs/{run_id}/events", responses={200: EVENT_CONTENT, 204: {"description": "Ended; nothing follows."}})
@@ -59,8 +61,9 @@ async def follow_run(
 ) -> Response:
     """Replay a run's events after a cursor, then follow it live. Leaving does not cancel it."""
     log = _find(run_id, doors)
-    cursor = _cursor(last_event_id if last_event_id is not None else after)
-    log.check_cursor(cursor)
+    param = "Last-Event-ID" if last_event_id else "after"
+    cursor = _cursor(last_event_id or after, param=param)
+    log.check_cursor(cursor, param=param)
     if log.ended_at is not None and cursor == log.last_id:
         return Response(status_code=204, headers={"X-Run-Id": run_id})
     return RunStream(log, after=cursor, heartbeat_seconds=doors.heartbeat_seconds, owns_run=False)
@@ -73,10 +76,11 @@ async def cancel_run(run_id: RunId, doors: OpenDoors) -> Response:
     log.cancel()
     with anyio.move_on_after(_CANCEL_SECONDS):
         await log.ended()
-    return JSONResponse(log.snapshot(), headers={"X-Run-Id": run_id})
+    return JsonAnswer(log.snapshot(), headers={"X-Run-Id": run_id})
 
 
 _CANCEL_SECONDS = 5.0
+_LONGEST_CURSOR = 15
 
 
 async def _log_for(spec: RunSpec, doors: Doors, *, key: str | None, fingerprint: bytes) -> tuple[RunLog, bool]:
@@ -114,7 +118,7 @@ async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Respon
     snapshot = log.snapshot()
     error = snapshot.get("error")
     status = status_from_code(error["code"]) if error else 200
-    return JSONResponse(snapshot, status, headers={"X-Run-Id": log.run_id})
+    return JsonAnswer(snapshot, status, headers={"X-Run-Id": log.run_id})
 
 
 def _token(text: str | None) -> Secret | None:
@@ -132,9 +136,9 @@ def _find(run_id: str, doors: Doors) -> RunLog:
     return log
 
 
-def _cursor(text: str | None) -> int:
-    if text is None:
+def _cursor(text: str | None, *, param: str) -> int:
+    if not text:
         return 0
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise MalformedRequest("The cursor must be the id of an event: a whole number.", param="Last-Event-ID")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_CURSOR):
+        raise MalformedRequest(f"{param}: must be the id of an event, a whole number.", param=param)
     return int(text)

@@ -20,6 +20,10 @@ from app.domain.spec import RunSpec, ServerSpec
 _MAX_HEADER_CHARACTERS = 16 * 1024
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+[^\s]*\Z")
 """That it is a URL at all; whether it may be connected to is policy, and no fault of the request's form."""
+_MOST_MESSAGES = 10_000
+_MOST_FIELDS = 200
+_MOST_FAULTS = 10
+_LONGEST_PATH = 200
 _LONGEST_CALL_MS = 30 * 60 * 1000
 
 
@@ -163,8 +167,8 @@ class ServerEntry(_Strict):
 class RunRequest(_Strict):
     """A conversation, and the MCP servers that the user selected."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
-    model: str | None = Field(default=None, min_length=1, max_length=256)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=_MOST_MESSAGES)
+    model: Annotated[str, AfterValidator(_check_filled)] | None = Field(default=None, max_length=256)
     servers: list[ServerEntry] = Field(
         default_factory=list[ServerEntry], validation_alias=AliasChoices("servers", "selectedServers")
     )
@@ -247,6 +251,13 @@ class CheckRequest(_Strict):
     name: str = Field(min_length=1, max_length=128)
 
 
+ALIASES = {
+    "servers": "selectedServers",
+    "server_names": "selectedServerNames",
+    "max_tokens": "max_completion_tokens",
+}
+"""What means the same; a request gives one of each."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -256,11 +267,20 @@ def parse(model: type[_Model], raw: JsonObject) -> _Model:
     Raises:
         InvalidRequest: Names each field at fault; `param` is the first of them.
     """
+    if len(raw) > _MOST_FIELDS:
+        raise InvalidRequest(f"The body has {len(raw)} fields; at most {_MOST_FIELDS} are looked at.")
+    for name, alias in ALIASES.items():
+        if name in raw and alias in raw and name in model.model_fields:
+            raise InvalidRequest(f"{alias}: is the same as {name}; give one of them.", param=alias)
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        faults = [_fault(model, item["loc"], item["type"], item["msg"]) for item in error.errors(include_input=False)]
-        raise InvalidRequest("; ".join(f"{path}: {text}" for path, text in faults), param=faults[0][0]) from None
+        items = error.errors(include_input=False, include_url=False, include_context=False)
+        faults = [_fault(model, item["loc"], item["type"], item["msg"]) for item in items[:_MOST_FAULTS]]
+        told = [f"{path}: {text}" for path, text in faults]
+        if len(items) > len(told):
+            told.append(f"and {len(items) - len(told)} more")
+        raise InvalidRequest("; ".join(told), param=faults[0][0]) from None
 
 
 def check_servers(servers: Sequence[ServerEntry], limits: RequestLimits) -> None:
@@ -272,19 +292,21 @@ def check_servers(servers: Sequence[ServerEntry], limits: RequestLimits) -> None
     if len(servers) > limits.servers:
         raise InvalidRequest(f"servers: at most {limits.servers} are allowed.", param="servers")
     for position, server in enumerate(servers):
-        size = sum(len(name) + len(value) for name, value in server.headers.items())
-        if len(server.headers) > limits.server_headers or size > _MAX_HEADER_CHARACTERS:
-            path = f"servers.{position}.headers"
-            text = (
-                f"at most {limits.server_headers} headers with {_MAX_HEADER_CHARACTERS} characters in all are allowed"
-            )
-            raise InvalidRequest(f"{path}: {text}.", param=path)
+        check_headers(server, limits, path=f"servers.{position}.headers")
+
+
+def check_headers(server: ServerEntry, limits: RequestLimits, *, path: str) -> None:
+    """Hold one server's headers against the limits; raises InvalidRequest."""
+    size = sum(len(name) + len(value) for name, value in server.headers.items())
+    if len(server.headers) > limits.server_headers or size > _MAX_HEADER_CHARACTERS:
+        text = f"at most {limits.server_headers} headers with {_MAX_HEADER_CHARACTERS} characters in all are allowed"
+        raise InvalidRequest(f"{path}: {text}.", param=path)
 
 
 def _fault(model: type[BaseModel], loc: tuple[int | str, ...], kind: str, text: str) -> tuple[str, str]:
-    path = ".".join(str(part) for part in loc) or "body"
+    path = ".".join(str(part) for part in loc)[:_LONGEST_PATH] or "body"
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(str(loc[-1]), _names(model), n=1)
+        close = [] if len(path) == _LONGEST_PATH else difflib.get_close_matches(str(loc[-1]), _names(model), n=1)
         return path, f"unknown field; did you mean {close[0]}?" if close and len(loc) == 1 else "unknown field"
     if kind == "missing":
         return path, "is required"

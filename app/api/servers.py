@@ -1,12 +1,12 @@
 """MCP servers over HTTP: those of the environment, and a try of any one."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
+from app.api.answers import JsonAnswer
 from app.api.body import read_body
 from app.api.doors import OpenDoors
 from app.api.published import CHECK_BODY
-from app.api.schemas import CheckRequest, ServerEntry, check_servers, parse
+from app.api.schemas import CheckRequest, ServerEntry, check_headers, parse
 
 router = APIRouter(tags=["servers"])
 
@@ -14,7 +14,7 @@ router = APIRouter(tags=["servers"])
 @router.get("/v1/servers")
 async def list_servers(doors: OpenDoors) -> Response:
     """List the environment's servers: name, state, number of tools. Never addresses, never headers."""
-    return JSONResponse({"object": "list", "data": list(await doors.servers.environment())})
+    return JsonAnswer({"object": "list", "data": list(await doors.servers.environment())})
 
 
 @router.post("/v1/servers/check", openapi_extra=CHECK_BODY)
@@ -22,7 +22,7 @@ async def check_server(request: Request, doors: OpenDoors) -> Response:
     """Try one server: an entry as in `servers`, or `{"name"}` of one of the environment."""
     body = await read_body(request, doors.limits)
     if set(body.json) == {"name"}:
-        return JSONResponse(await doors.servers.check(parse(CheckRequest, body.json).name))
+        return JsonAnswer(await doors.servers.check(parse(CheckRequest, body.json).name))
     entry = parse(ServerEntry, body.json)
-    check_servers([entry], doors.limits)
-    return JSONResponse(await doors.servers.check(entry.to_spec()))
+    check_headers(entry, doors.limits, path="headers")
+    return JsonAnswer(await doors.servers.check(entry.to_spec()))

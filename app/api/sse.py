@@ -47,8 +47,12 @@ class RunStream(EventSourceResponse):
 
 
 async def _batches(log: RunLog, after: int) -> AsyncGenerator[bytes, None]:
-    # In the first event's own frame: some readers take a frame that only says `retry` for an event.
     opening = _OPENING
+    if after and after == log.last_id:
+        # Nothing to replay: the stream opens now all the same. Otherwise the opening stands in the first event's own
+        # frame, since some readers take a frame that only says `retry` for an event.
+        yield opening + b"\n"
+        opening = b""
     while True:
         try:
             entries = await log.read(after)

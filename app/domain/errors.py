@@ -44,7 +44,7 @@ CALL_CODES = frozenset(
         "server_unreachable",
     }
 )
-"""How a call can fail. CONTRACT's codes `tool_changed` and `approval_declined` join with what raises them."""
+"""How a call can fail."""
 
 
 class FerryError(Exception):

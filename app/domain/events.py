@@ -1,7 +1,7 @@
 """What a run tells its readers. Each class is one kind of event; `data()` is its JSON, `name` its SSE `event:`.
 
-The shapes are CONTRACT section 3, with Chat UI's field names. Times are seconds. Absent fields are left out, except
-where the contract says null.
+The field names are those of Chat UI's `MessageUpdate`. Times are seconds. Absent fields are left out, except
+where null is the answer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from app.domain.jsontypes import Json, JsonObject
 
 UNKNOWN_ETA_SECONDS = 10.0
-"""What a call is said to take when nothing is known of its tool (CONTRACT section 3)."""
+"""What a call is said to take when nothing is known of its tool."""
 
 Message: TypeAlias = JsonObject
 """One message in OpenAI's chat form (`role`, `content`, …). Unknown fields are kept."""

@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
+
+import anyio
 
 from app.domain.errors import Conflict, Gone, MalformedRequest
 from app.domain.events import Event
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import Message
-from app.domain.wire import json_from_event, json_from_value
+from app.domain.wire import json_from_event
 from app.journal.snapshot import Snapshot
 
 _ENTRY_OVERHEAD_BYTES = 120
@@ -37,27 +40,37 @@ class Options:
     """How much is kept, and how long after a run's end."""
 
     run_bytes: int = 16 * 1024 * 1024
-    """Of one run's events; the oldest go first."""
+    """Of one run's events, the oldest going first; and once more of what its snapshot shows."""
     total_bytes: int = 256 * 1024 * 1024
-    """Of all runs' events; ended runs go, the oldest first."""
+    """Of all runs; ended ones go, the one that ended first before others. While it is used up, no run is begun."""
     retention_seconds: float = 600.0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What all records together hold, kept up as they change: counting would cost every request a walk."""
+
+    bytes: int = 0
+    running: int = 0
 
 
 class RunLog:
     """One run's events, its snapshot, and whoever waits for more."""
 
-    def __init__(self, run_id: str, options: Options) -> None:
+    def __init__(self, run_id: str, options: Options, tally: _Tally, on_close: Callable[["RunLog"], None]) -> None:
         self._run_id = run_id
         self._options = options
+        self._tally = tally
+        self._on_close = on_close
         self._entries: deque[Entry] = deque()
-        self._snapshot = Snapshot(run_id=run_id, created_at=_iso_now())
+        self._entry_bytes = 0
+        self._snapshot = Snapshot(run_id=run_id, created_at=_iso_now(), room=options.run_bytes)
         self._waiting: list[asyncio.Future[None]] = []
         self._cancel: Callable[[], None] | None = None
         self._is_cancelled = False
         self.last_id = 0
-        self._entry_bytes = 0
-        self.bytes = 0
-        """Of events and messages."""
+        self.key: str | None = None
+        """The idempotency key that it was started under."""
         self.ended_at: float | None = None
         """Monotonic seconds; None while the run is under way."""
 
@@ -65,24 +78,30 @@ class RunLog:
     def run_id(self) -> str:
         return self._run_id
 
+    @property
+    def bytes(self) -> int:
+        """What is held, about: events, and what the snapshot shows."""
+        return self._entry_bytes + self._snapshot.bytes
+
     def append(self, event: Event) -> None:
         """Record an event and wake the readers."""
+        before = self._snapshot.bytes
         self._snapshot.apply(event)
         self.last_id += 1
         entry = Entry(self.last_id, event.name, json_from_event(event))
         self._entries.append(entry)
-        self.bytes += len(entry.data) + _ENTRY_OVERHEAD_BYTES
-        self._entry_bytes += len(entry.data) + _ENTRY_OVERHEAD_BYTES
-        while self._entry_bytes > self._options.run_bytes and len(self._entries) > 1:
-            cut = len(self._entries.popleft().data) + _ENTRY_OVERHEAD_BYTES
-            self._entry_bytes -= cut
-            self.bytes -= cut
+        size = len(entry.data) + _ENTRY_OVERHEAD_BYTES
+        while self._entry_bytes + size > self._options.run_bytes and len(self._entries) > 1:
+            size -= len(self._entries.popleft().data) + _ENTRY_OVERHEAD_BYTES
+        self._entry_bytes += size
+        self._tally.bytes += size + self._snapshot.bytes - before
         self._wake()
 
     def add_messages(self, messages: Sequence[Message]) -> None:
         """Record messages for the snapshot."""
+        before = self._snapshot.bytes
         self._snapshot.add_messages(messages)
-        self.bytes += sum(len(json_from_value(message)) for message in messages)
+        self._tally.bytes += self._snapshot.bytes - before
 
     def on_cancel(self, cancel: Callable[[], None]) -> None:
         """Have `cancel` called when the run is to stop; at once if that was asked before."""
@@ -101,9 +120,10 @@ class RunLog:
         """End the record; readers end after what is there."""
         self.ended_at = time.monotonic()
         self._cancel = None
+        self._on_close(self)
         self._wake()
 
-    def check_cursor(self, after: int) -> None:
+    def check_cursor(self, after: int, *, param: str | None = None) -> None:
         """Make sure that reading can go on after an event id.
 
         Raises:
@@ -111,9 +131,9 @@ class RunLog:
             Gone: What follows it is no longer kept.
         """
         if not 0 <= after <= self.last_id:
-            raise MalformedRequest(f"There is no event {after}; the last one is {self.last_id}.", param="Last-Event-ID")
+            raise MalformedRequest(f"There is no event {after}; the last one is {self.last_id}.", param=param)
         if self._entries and after < self._entries[0].id - 1:
-            raise Gone(f"Events up to {self._entries[0].id - 1} are no longer kept.", param="Last-Event-ID")
+            raise Gone(f"Events up to {self._entries[0].id - 1} are no longer kept.", param=param)
 
     async def read(self, after: int) -> Sequence[Entry]:
         """Return all events after `after`, waiting for the first; empty when the run has ended and nothing follows.
@@ -126,14 +146,13 @@ class RunLog:
                 return ()
             await self._news()
         self.check_cursor(after)
-        count = self.last_id - after
-        if count == len(self._entries):
+        skipped = len(self._entries) - (self.last_id - after)
+        if skipped == 0:
             return tuple(self._entries)
-        return tuple(self._entries[position] for position in range(-count, 0))
-
-    def ended_by(self, moment: float) -> bool:
-        """Tell whether the run had ended by a moment, in monotonic seconds."""
-        return self.ended_at is not None and self.ended_at <= moment
+        # From the end: a reader that keeps up wants the last few of many.
+        newest = list(islice(reversed(self._entries), self.last_id - after))
+        newest.reverse()
+        return newest
 
     async def ended(self) -> None:
         """Wait for the run's end."""
@@ -166,22 +185,37 @@ class MemoryJournal:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._tally = _Tally()
         self._logs: dict[str, RunLog] = {}
+        self._ended: deque[RunLog] = deque()
+        """In the order in which they ended."""
         self._keys: dict[str, tuple[bytes, str]] = {}
+
+    @property
+    def running(self) -> int:
+        """How many runs are under way."""
+        return self._tally.running
+
+    @property
+    def is_full(self) -> bool:
+        """Whether runs under way take all the room there is."""
+        self.forget_old()
+        return self._tally.bytes >= self._options.total_bytes
 
     def open(self, run_id: str, *, key: str | None = None, fingerprint: bytes = b"") -> RunLog:
         """Begin a run's record, under an idempotency key if the caller gave one."""
-        self._forget_old()
-        log = RunLog(run_id, self._options)
-        self._logs[run_id] = log
+        self.forget_old()
+        log = self._logs[run_id] = RunLog(run_id, self._options, self._tally, self._note_end)
+        self._tally.running += 1
         if key is not None:
+            log.key = key
             self._keys[key] = (fingerprint, run_id)
         return log
 
     def find(self, run_id: str) -> RunLog | None:
         """Look up a run's record; None when there never was one or it has expired."""
-        log = self._logs.get(run_id)
-        return None if log is None or log.ended_by(self._expiry()) else log
+        self.forget_old()
+        return self._logs.get(run_id)
 
     def find_by_key(self, key: str, fingerprint: bytes) -> RunLog | None:
         """Look up the run that was started under an idempotency key.
@@ -190,28 +224,34 @@ class MemoryJournal:
             Conflict: It was another request.
         """
         known = self._keys.get(key)
-        if known is None or self.find(known[1]) is None:
-            return None
-        if known[0] != fingerprint:
-            raise Conflict("This Idempotency-Key was used with another request body.", param="Idempotency-Key")
-        return self.find(known[1])
+        log = None if known is None else self.find(known[1])
+        if known is not None and log is not None and known[0] != fingerprint:
+            raise Conflict("This Idempotency-Key was used with another request.", param="Idempotency-Key")
+        return log
 
-    def running(self) -> int:
-        """Count the runs under way."""
-        return sum(log.ended_at is None for log in self._logs.values())
+    async def keep_tidy(self) -> None:
+        """Forget what is old also while nobody asks; runs until cancelled."""
+        while True:
+            await anyio.sleep(min(max(self._options.retention_seconds / 10, 1), 60))
+            self.forget_old()
 
-    def _expiry(self) -> float:
-        return time.monotonic() - self._options.retention_seconds
+    def forget_old(self) -> None:
+        """Forget the runs that ended too long ago, and the first ones as long as all take too much room."""
+        expiry = time.monotonic() - self._options.retention_seconds
+        while self._ended:
+            log = self._ended[0]
+            is_expired = log.ended_at is not None and log.ended_at <= expiry
+            if not is_expired and self._tally.bytes <= self._options.total_bytes:
+                return
+            self._ended.popleft()
+            self._tally.bytes -= log.bytes
+            del self._logs[log.run_id]
+            if log.key is not None:
+                del self._keys[log.key]
 
-    def _forget_old(self) -> None:
-        expiry = self._expiry()
-        total = sum(log.bytes for log in self._logs.values())
-        for run_id, log in list(self._logs.items()):
-            if log.ended_by(expiry) or (log.ended_at is not None and total > self._options.total_bytes):
-                total -= log.bytes
-                del self._logs[run_id]
-        if len(self._keys) > len(self._logs):
-            self._keys = {key: known for key, known in self._keys.items() if known[1] in self._logs}
+    def _note_end(self, log: RunLog) -> None:
+        self._tally.running -= 1
+        self._ended.append(log)
 
 
 def _iso_now() -> str:

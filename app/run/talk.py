@@ -41,7 +41,7 @@ class Talk:
 def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:
     """Put exactly one system message first: tool prompt, then preprompt, then the caller's own system text.
 
-    Source of the rule: CONTRACT section 4; many chat templates fail on a second or later system message.
+    Source of the rule: many chat templates fail on a second or later system message.
     """
     said = [_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM_ROLES]
     parts = [part.strip() for part in (tool_prompt or "", preprompt or "", *said)]

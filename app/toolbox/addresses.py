@@ -1,7 +1,7 @@
 """Reads addresses: a URL as text, and how far away an IP address is. Knows nothing of who asks or what is allowed.
 
 A URL is judged on its raw characters, before any parser sees it: one canonical spelling, everything else is refused and
-not repaired (`security.md`, decision 6). The address table is our own (decision 4): `ipaddress.is_global` takes several
+not repaired . The address table is our own: `ipaddress.is_global` takes several
 metadata, multicast and translated addresses for public ones.
 """
 

@@ -2,7 +2,7 @@
 
 `judge_server` comes first and needs no look-up: what it refuses is a `rejected` server. Where it asks for addresses,
 the caller resolves `lookup_name` once, gives all answers to `judge_answers`, and dials only what that returns. Rules:
-`security.md` decisions 2 to 7; who put the server there decides, never its name or address.
+Who put the server there decides, never its name or address.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Admitted:
 
     @property
     def lookup_name(self) -> str:
-        """What to ask the resolver: absolute for servers from requests, so that no search list applies (S7)."""
+        """What to ask the resolver: absolute for servers from requests, so that no search list applies."""
         absolute = self.addresses_needed and self.trust == "user" and self.host != "localhost"
         return f"{self.host}." if absolute else self.host
 
@@ -72,7 +72,7 @@ def judge_server(server: ServerSpec, policy: Policy) -> Admitted | Refused:
 def judge_answers(admitted: Admitted, addresses: Sequence[str], policy: Policy) -> tuple[str, ...] | Refused:
     """Vet all answers to the look-up: the addresses that may be dialled, in order, or a refusal when ANY is bad.
 
-    Dialling only the good ones of a mixed answer would make the outcome depend on their order (decision 3).
+    Dialling only the good ones of a mixed answer would make the outcome depend on their order.
     """
     if not addresses:
         return Refused("no_address", "The host has no address.")

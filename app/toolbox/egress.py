@@ -48,7 +48,7 @@ _UNHEEDED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """What one connection may take. Sources: `security.md` section 3."""
+    """What one connection may take."""
 
     reply_bytes: int = 4_194_304
     """A JSON reply, a redirect's or an error's body."""

@@ -1,6 +1,6 @@
 """A server's tools as it lists them, made usable one by one. Pure; knows neither connections nor what a run allows.
 
-One odd entry must not cost the good ones (FR-096), so nothing is taken as a whole that can be taken in parts.
+One odd entry must not cost the good ones , so nothing is taken as a whole that can be taken in parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def entries_from_page(page: JsonObject) -> list[Json]:
     return tools if is_array(tools) else []
 
 
-def listed_tools(entries: Iterable[Json], *, modern: bool) -> list[ListedTool]:
+def listed_tools(entries: Iterable[Json], *, modern: bool, schema_bytes: int) -> list[ListedTool]:
     """Make the entries of all pages usable, in their order.
 
     What has no name, or can be called as a task only, is left out; of tools with the same name the first counts.
@@ -51,7 +51,7 @@ def listed_tools(entries: Iterable[Json], *, modern: bool) -> list[ListedTool]:
     for entry in entries:
         tool = _tool_from_entry(entry)
         if tool is not None and tool.name not in tools:
-            tools[tool.name] = _listed(tool, modern=modern)
+            tools[tool.name] = _listed(tool, modern=modern, schema_bytes=schema_bytes)
     return list(tools.values())
 
 
@@ -73,8 +73,8 @@ def _tool_from_entry(entry: Json) -> mcp_types.Tool | None:
     return mcp_types.Tool.model_validate({**bare, "inputSchema": whole["inputSchema"]}, by_name=False)
 
 
-def _listed(tool: mcp_types.Tool, *, modern: bool) -> ListedTool:
-    refused = schema_refused(tool.input_schema)
+def _listed(tool: mcp_types.Tool, *, modern: bool, schema_bytes: int) -> ListedTool:
+    refused = schema_refused(tool.input_schema, max_bytes=schema_bytes)
     if refused is None and modern and find_invalid_x_mcp_header(tool.input_schema) is not None:
         refused = "Its schema asks for request headers in a way that the protocol forbids."
     hints = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}

@@ -1,6 +1,6 @@
 """Which headers a server's entry may carry. Knows names and values as text; sends nothing.
 
-Rules: `security.md` section 4.2, H1 to H5. Names are compared without case, and with `_` as `-`, because CGI-style back
+Names are compared without case, and with `_` as `-`, because CGI-style back
 ends read them that way.
 """
 

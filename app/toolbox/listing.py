@@ -18,7 +18,7 @@ from app.toolbox.trouble import Trouble
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """Sources: issue 2, point 5."""
+    """How long a listing may take, and how many are kept for how long."""
 
     seconds: float = 10.0
     """For one server: connect, handshake, all pages."""

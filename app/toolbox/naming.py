@@ -19,7 +19,7 @@ def exposed_names(tools: Sequence[tuple[ServerSpec, str]]) -> list[str]:
     """Name each tool, given as (server, original name): valid, distinct, parallel to the input.
 
     Where names collide, an operator's tool keeps the plain one, else the first in order; each other gets its server's
-    name as suffix, then a number. A user's server thus never takes a name from an operator's (`security.md` P3).
+    name as suffix, then a number. A user's server thus never takes a name from an operator's.
     """
     plain = [_cut(_clean(name) or "tool", name) for _, name in tools]
     names: dict[int, str] = {}

@@ -93,7 +93,7 @@ def _with(tools: Sequence[ListedTool], *, refused: bool) -> tuple[ListedTool, ..
 
 
 def _offer_of_trouble(server: ServerSpec, trouble: Trouble) -> Offer:
-    """Say why there is nothing. For a user's server, all that a look-up or connection tells is one sentence (S13)."""
+    """Say why there is nothing. For a user's server, all that a look-up or connection tells is one sentence."""
     if trouble.wants_auth:
         return Offer(server, "authRequired", message=trouble.reason, challenge=trouble.challenge or None)
     message = trouble.reason if server.trust == "operator" else "The server cannot be reached."

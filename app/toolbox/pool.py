@@ -34,7 +34,7 @@ class PoolLimits:
 def key_of(server: ServerSpec) -> bytes:
     """Tell servers apart by everything that decides what a connection sees: trust, address, all headers, protocol.
 
-    A digest, since it is kept. Fields are framed by their length: no value can pass for two (`security.md` X1).
+    A digest, since it is kept. Fields are framed by their length: no value can pass for two.
     """
     headers = sorted((name.lower(), value.reveal()) for name, value in server.headers.items())
     fields = [server.trust, server.protocol, str(server.allow_plain_http_public), server.url]

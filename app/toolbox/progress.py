@@ -8,7 +8,7 @@ from app.domain.messages import Progress
 from app.toolbox.results import clean_text
 
 INTERVAL_SECONDS = 0.1
-"""`security.md` section 3: 10 a second; 20,000 notifications would cost 2.4 s of CPU downstream."""
+"""10 a second; 20,000 notifications would cost 2.4 s of CPU downstream."""
 _MESSAGE_CHARACTERS = 1000
 
 

@@ -1,7 +1,7 @@
 """Turns what MCP servers say into what the model reads and what events carry: cleaned, capped, never empty. Pure.
 
 What a server says is passed on as data. Characters that nobody sees (control, zero-width, direction, tag) are removed,
-since they hide instructions from the person who reads along (`security.md` P2).
+since they hide instructions from the person who reads along.
 """
 
 import json

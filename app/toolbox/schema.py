@@ -10,10 +10,9 @@ from typing import Final
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
-MAX_SCHEMA_BYTES = 65_536
 MAX_DEPTH = 32
 MAX_NODES = 2000
-"""Objects and arrays, in a tool's whole schema. All three from `security.md` section 3."""
+"""Objects and arrays, in a tool's whole schema."""
 
 _BRANCH_LISTS = frozenset({"anyOf", "oneOf", "allOf"})
 _LISTS = _BRANCH_LISTS | {"prefixItems", "items"}
@@ -31,13 +30,16 @@ _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean",
 _GONE: Final = object()
 
 
-def schema_refused(schema: Json) -> str | None:
-    """Say why a tool with this input schema must be dropped, in a sentence; None where it need not be."""
+def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
+    """Say why a tool with this input schema must be dropped, in a sentence; None where it need not be.
+
+    `max_bytes` is the limit of the schema as compact JSON in UTF-8.
+    """
     if _is_too_deep(schema):
         return f"Its schema is nested deeper than {MAX_DEPTH} levels or has more than {MAX_NODES} parts."
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-    if len(text.encode(errors="surrogatepass")) > MAX_SCHEMA_BYTES:
-        return f"Its schema is larger than {MAX_SCHEMA_BYTES // 1024} KiB."
+    if len(text.encode(errors="surrogatepass")) > max_bytes:
+        return f"Its schema is larger than {max_bytes} bytes."
     if is_object(schema) and _has_foreign_reference(schema):
         return "Its schema refers to another document, which is never fetched."
     return None

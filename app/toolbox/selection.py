@@ -1,6 +1,6 @@
 """Which servers a run uses and which of their tools: reading, merging, filtering. Pure; connects to nothing.
 
-Merging is CONTRACT section 2: environment servers first, a request's server of the same folded name in their place.
+Merging: environment servers first, a request's server of the same folded name in their place.
 """
 
 import json

@@ -30,7 +30,7 @@ from app.toolbox.trouble import Trouble, trouble_from_error, trouble_from_fault
 Era: TypeAlias = Literal["modern", "legacy"]
 
 _REFUSING = (400, 404, 405)
-"""What a POST of the wrong transport or era is answered with; then, and only then, another one is tried (FR-071)."""
+"""What a POST of the wrong transport or era is answered with; then, and only then, another one is tried."""
 
 _GRACE_SECONDS = 5.0
 """A silent response is read for this much longer than its caller waits: where the server was told to stop, it may."""
@@ -38,7 +38,7 @@ _GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How long and how much. Sources: `security.md` section 3; the probe's limit is issue 2's."""
+    """How long and how much."""
 
     connect_seconds: float = 10.0
     """Look-up, connect and handshake, with all attempts."""
@@ -51,6 +51,8 @@ class ConnectionLimits:
     close_seconds: float = 5.0
     tools: int = 256
     pages: int = 20
+    schema_bytes: int = 65_536
+    """Of one tool; a larger one is not offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,8 @@ class Connection:
             if not isinstance(cursor, str) or cursor in cursors or len(entries) >= self._limits.tools:
                 break
             cursors.add(cursor)
-        return listed_tools(entries[: self._limits.tools], modern=self.era == "modern")
+        limits = self._limits
+        return listed_tools(entries[: limits.tools], modern=self.era == "modern", schema_bytes=limits.schema_bytes)
 
     def _claims_tools(self) -> bool:
         capabilities = self._session.server_capabilities if self._session is not None else None

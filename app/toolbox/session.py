@@ -20,7 +20,7 @@ from app.domain.jsontypes import Json, JsonObject
 from app.domain.spec import Protocol
 
 _HEADER_VALUE_BYTES = 8192
-"""Longest argument that is repeated in a header (`security.md` P7)."""
+"""Longest argument that is repeated in a header."""
 
 
 class Session(ClientSession):

@@ -123,11 +123,24 @@ def test_environment_wins_over_the_file_and_the_command_line_over_both(
     assert Settings.read(port=1003).port == 1003
 
 
-def test_empty_values_mean_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", ["", "  "])
+def test_empty_values_mean_absent(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "MODELS", "EXA_API_KEY"):
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, value)
     assert Settings.read().api_key is None
     assert not Settings.read().has_upstream
+
+
+def test_empty_numbers_and_switches_mean_absent_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in setting_names():
+        monkeypatch.setenv(name, "")
+    assert Settings.read().model_dump() == Settings.for_demo().model_dump()
+
+
+def test_file_that_is_no_text_stops_the_start_naming_it(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(b"PORT=8000\nHOST=\xff\xfe\n")
+    with pytest.raises(SettingsError, match=r"\.env"):
+        Settings.read()
 
 
 def test_openai_key_wins_over_the_token(monkeypatch: pytest.MonkeyPatch) -> None:

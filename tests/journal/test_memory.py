@@ -6,7 +6,9 @@ import anyio
 import pytest
 
 from app.domain.errors import Conflict, Gone, MalformedRequest
-from app.domain.events import Failed, FinalAnswer, Finished, Prepared, Token
+from app.domain.events import Failed, FinalAnswer, Finished, Prepared, Token, ToolCalled, ToolSucceeded
+from app.domain.messages import ToolCall
+from app.domain.wire import json_from_value
 from app.journal.memory import Entry, MemoryJournal, Options, RunLog
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +91,7 @@ async def test_cursor_beyond_the_last_event_cannot_be() -> None:
 
 async def test_what_is_over_the_size_is_cut_oldest_first_and_the_gap_is_told() -> None:
     log = log_with(100, Options(run_bytes=2000))
-    assert log.bytes <= 2000
+    assert log._entry_bytes <= 2000
     with pytest.raises(Gone):
         await log.read(0)
     assert ids(await log.read(98)) == [99, 100]
@@ -119,7 +121,7 @@ async def test_ended_runs_expire_and_running_ones_do_not() -> None:
     ended.close()
     assert journal.find("run_a") is None
     assert journal.find("run_b") is running
-    assert journal.running() == 1
+    assert journal.running == 1
 
 
 async def test_all_runs_together_stay_under_the_size_by_forgetting_ended_ones() -> None:
@@ -132,6 +134,54 @@ async def test_all_runs_together_stay_under_the_size_by_forgetting_ended_ones() 
     kept = [number for number in range(20) if journal.find(f"run_{number}")]
     assert kept == list(range(20 - len(kept), 20))
     assert 1 <= len(kept) <= 4
+    assert journal._tally.bytes == sum(log.bytes for log in journal._logs.values()) <= 5000
+
+
+async def test_what_is_over_the_room_of_a_snapshot_is_left_out_and_said() -> None:
+    log = log_with(0, Options(run_bytes=5000))
+    for number in range(5):
+        call = ToolCall(str(number), f"c{number}", "a", "{}", {})
+        log.append(ToolCalled(call, None, {}))
+        log.append(ToolSucceeded(str(number), "a", {}, [{"text": "x" * 1000, "content": []}], 0.1))
+    for _ in range(100):
+        log.append(Token("y" * 100))
+    shown = log.snapshot()
+    texts = [call["result"]["outputs"][0]["text"] for call in shown["calls"]]
+    assert texts[0] == "x" * 1000
+    assert texts[-1].startswith("[left out")
+    assert len(json_from_value(shown)) < 12_000
+    assert log.bytes < 12_000
+
+
+async def test_runs_under_way_that_take_all_the_room_leave_none_for_others() -> None:
+    journal = MemoryJournal(Options(total_bytes=2000))
+    log = journal.open("run_1")
+    assert not journal.is_full
+    for _ in range(50):
+        log.append(Token("x" * 20))
+    assert journal.is_full
+    log.close()
+    assert not journal.is_full
+    assert journal.find("run_1") is None
+
+
+async def test_idle_journal_forgets_by_itself() -> None:
+    journal = MemoryJournal(Options(retention_seconds=0.0))
+    journal.open("run_1", key="k", fingerprint=b"1").close()
+    async with anyio.create_task_group() as group:
+        group.start_soon(journal.keep_tidy)
+        with anyio.fail_after(5):
+            while journal._logs:  # noqa: ASYNC110  # it is told nobody
+                await anyio.sleep(0.05)
+        group.cancel_scope.cancel()
+    assert journal._keys == {}
+    assert journal._tally.bytes == 0
+
+
+async def test_reading_from_the_middle_gives_the_rest_in_order() -> None:
+    log = log_with(1000)
+    assert ids(await log.read(1)) == list(range(2, 1001))
+    assert ids(await log.read(997)) == [998, 999, 1000]
 
 
 async def test_same_key_and_body_join_the_run_and_another_body_is_a_conflict() -> None:

@@ -228,7 +228,42 @@ async def test_cursor_that_cannot_be_is_a_400(cursor: str) -> None:
         run = await service.run(model="m")
         path = f"/v1/runs/{run.response.headers['x-run-id']}/events"
         response = await service.client.get(path, params={"after": cursor})
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "Last-Event-ID")
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "after")
+
+
+@proves("resume")
+async def test_empty_cursor_is_none_and_a_reader_at_the_end_of_a_silent_run_is_told_at_once() -> None:
+    never = asyncio.Event()
+    async with open_upstream([stream(text("a"), never)]) as upstream, open_service(upstream) as service:
+        async with service.streaming(model="m", resumable=True) as (response, source):
+            reader = events(source)
+            seen = [await anext(reader) for _ in range(3)]
+        path = f"/v1/runs/{response.headers['x-run-id']}"
+        async with service.client.stream("GET", f"{path}/events", headers={"Last-Event-ID": ""}) as again:
+            assert (await anext(events(EventSource(again)))).id == "1"
+        async with service.client.stream("GET", f"{path}/events", headers={"Last-Event-ID": seen[-1].id}) as silent:
+            with anyio.fail_after(2):
+                assert await anext(silent.aiter_text()) == "retry: 1000\n\n"
+        await service.client.post(f"{path}/cancel")
+
+
+@proves("run-whole")
+async def test_what_an_event_can_carry_a_snapshot_can_too() -> None:
+    odd = b'data: {"choices":[{"index":0,"delta":{"content":"hi \\ud83d x"}}]}\n\n'
+    async with open_upstream([stream(odd, end())] * 2) as upstream, open_service(upstream) as service:
+        run = await service.run(model="m")
+        whole = await service.whole(model="m")
+    assert run.answer["text"] == whole.json()["text"] == "hi \ufffd x"
+
+
+@proves("idempotency")
+async def test_nobody_joins_a_run_of_another_token() -> None:
+    async with open_upstream([stream(text("once"), end())]) as upstream:
+        async with open_service(upstream, use_user_token=True) as service:
+            await service.run(model="m", headers={"Idempotency-Key": "k", "X-User-Token": "alice"})
+            headers = {"Idempotency-Key": "k", "X-User-Token": "bob"}
+            other = await service.client.post("/v1/runs", json={"messages": USER, "model": "m"}, headers=headers)
+    assert other.status_code == 409
 
 
 @proves("resume")

@@ -233,6 +233,19 @@ async def test_server_without_tools_means_an_ordinary_completion() -> None:
     assert "tools" not in upstream.asks[0].json
 
 
+@proves("servers-filter")
+async def test_tool_with_too_large_a_schema_is_dropped_by_name_and_the_others_work() -> None:
+    large = tool_entry("large", inputSchema={"type": "object", "properties": {"x": {"description": "y" * 300}}})
+    async with open_raw_mcp(tools=[large, tool_entry("small")]) as mcp:
+        async with open_upstream([stream(text("ok"), end())]) as upstream:
+            servers = [operator_server("box", mcp.url)]
+            async with open_service(upstream, extra_servers=servers, max_schema_bytes=200) as service:
+                run = await service.run(model="m")
+    assert [tool["function"]["name"] for tool in upstream.asks[0].json["tools"]] == ["small"]
+    (notice,) = run.named("notice")
+    assert (notice["code"], notice["server"], notice["tool"]) == ("tool_dropped", "box", "large")
+
+
 @proves("servers-merge", "servers-select", "servers-refused")
 async def test_request_servers_are_merged_selected_and_judged() -> None:
     def answers(_request: Request) -> Answer:
