@@ -1,7 +1,7 @@
 """May we connect there? Decided from text, policy and DNS answers that the caller looked up; does no I/O itself.
 
 `judge_server` comes first and needs no look-up: what it refuses is a `rejected` server. Where it asks for addresses,
-the caller resolves `lookup_name` once, gives all answers to `judge_answers`, and dials only what that returns. Rules:
+the caller resolves `lookup_name` once, gives all answers to `judge_answers`, and dials only what that returns.
 Who put the server there decides, never its name or address.
 """
 
