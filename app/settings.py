@@ -47,6 +47,10 @@ def _exact_bool(value: object) -> object:
     return value
 
 
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
 def _blank_is_absent(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
@@ -76,7 +80,9 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", alias="HOST")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, alias="PORT")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", alias="LOG_LEVEL")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        "info", alias="LOG_LEVEL"
+    )
 
     openai_base_url: _Optional = Field(None, alias="OPENAI_BASE_URL")
     openai_api_key: _Key = Field(None, alias="OPENAI_API_KEY")

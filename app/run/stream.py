@@ -28,6 +28,7 @@ async def carry(
     it with `shutting_down`.
     """
     run_id.set(record.run_id)
+    begun = anyio.current_time()
     ending: list[Event] = [Failed(ShuttingDown.code, "The service was stopped while the run was under way.")]
     try:
         with anyio.CancelScope() as scope:
@@ -39,6 +40,9 @@ async def carry(
         for event in ending:
             record.append(event)
         record.close()
+        last = ending[-1]
+        how = last.outcome if isinstance(last, Finished) else last.code if isinstance(last, Failed) else ""
+        _log.info("run ended: %s, after %.3f s", how, anyio.current_time() - begun)
 
 
 async def _ending(cross: Callable[[], Awaitable[tuple[Answer, Usage | None]]], run_seconds: float) -> list[Event]:

@@ -131,6 +131,11 @@ def test_empty_values_mean_absent(monkeypatch: pytest.MonkeyPatch, value: str) -
     assert not Settings.read().has_upstream
 
 
+def test_log_level_is_taken_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_LEVEL", "WARNING")
+    assert Settings.read().log_level == "warning"
+
+
 def test_empty_numbers_and_switches_mean_absent_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in setting_names():
         monkeypatch.setenv(name, "")
