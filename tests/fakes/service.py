@@ -96,7 +96,7 @@ async def events(source: EventSource) -> AsyncGenerator[Event]:
         yield Event(event.id, event.event, json.loads(event.data))
 
 
-class _Server(uvicorn.Server):
+class StoppableServer(uvicorn.Server):
     """A server without signal handlers that stops at once when told to."""
 
     async def main_loop(self) -> None:
@@ -121,7 +121,7 @@ async def open_service(
         listener.bind(("127.0.0.1", 0))
         address = "http://127.0.0.1:{1}".format(*listener.getsockname())
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
-        server = _Server(config)
+        server = StoppableServer(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: server.serve(sockets=[listener]))
             with anyio.fail_after(10):
