@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -55,9 +55,16 @@ def _blank_is_absent(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _sendable(key: SecretStr | None) -> SecretStr | None:
+    text = key.get_secret_value() if key else ""
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("must be printable ASCII without blanks, as it is sent in a header")
+    return key
+
+
 _Switch: TypeAlias = Annotated[bool, BeforeValidator(_exact_bool)]
 _Optional: TypeAlias = Annotated[str | None, BeforeValidator(_blank_is_absent)]
-_Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent)]
+_Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent), AfterValidator(_sendable)]
 _Count: TypeAlias = Annotated[int, Field(ge=1)]
 _Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
 
@@ -183,8 +190,12 @@ class Settings(BaseSettings):
 
     def _endpoint(self) -> endpoint.Options:
         base_url = self.openai_base_url or endpoint.Options().base_url
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(base_url)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is none, brackets that are no address
+            is_url = False
+        if not is_url:
             raise SettingsError("OPENAI_BASE_URL: must be an http or https URL, such as http://127.0.0.1:8080/v1")
         return endpoint.Options(
             base_url=base_url,

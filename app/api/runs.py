@@ -8,11 +8,11 @@ import anyio
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from app.api.answers import JsonAnswer
-from app.api.body import read_body
+from app.api.body import parse_body, read_body
 from app.api.doors import Doors, OpenDoors
 from app.api.problems import status_from_code
 from app.api.published import EVENT_CONTENT, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
-from app.api.schemas import RunRequest, check_servers, parse
+from app.api.schemas import RunRequest, check_servers
 from app.api.sse import RunStream
 from app.domain.errors import MalformedRequest, NotFound
 from app.domain.secrets import Secret
@@ -33,12 +33,12 @@ async def start_run(
 ) -> Response:
     """Start a run; answers an event stream, or the snapshot at its end when `"stream": false`."""
     body = await read_body(request, doors.limits)
-    asked = parse(RunRequest, body.json)
+    asked = await parse_body(RunRequest, body)
     check_servers(asked.servers, doors.limits)
     spec = asked.to_spec(body.json, user_token=_token(x_user_token))
     # The token too: nobody joins a run that another's token paid for.
     fingerprint = hashlib.sha256((x_user_token or "").encode() + b"\0" + body.raw).digest()
-    log, is_new = await _log_for(spec, doors, key=idempotency_key, fingerprint=fingerprint)
+    log, is_new = await _log_for(spec, doors, key=idempotency_key or None, fingerprint=fingerprint)
     owns_run = is_new and not spec.resumable
     if asked.stream:
         return RunStream(log, after=0, heartbeat_seconds=doors.heartbeat_seconds, owns_run=owns_run)

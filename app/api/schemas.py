@@ -22,6 +22,9 @@ _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+[^\s]*\Z")
 """That it is a URL at all; whether it may be connected to is policy, and no fault of the request's form."""
 _MOST_MESSAGES = 10_000
 _MOST_FIELDS = 200
+_MOST_SERVERS = 256
+"""Above any setting: validation must end early, the setting decides after it."""
+_MOST_PATTERNS = 1000
 _MOST_FAULTS = 10
 _LONGEST_PATH = 200
 _LONGEST_CALL_MS = 30 * 60 * 1000
@@ -142,9 +145,11 @@ class ServerEntry(_Strict):
     url: Annotated[str, AfterValidator(_check_url)] = Field(
         max_length=2048, description="Public https, unless allowed."
     )
-    headers: dict[str, str] = Field(default_factory=dict[str, str], description="Sent to this server only.")
-    allowed_tools: list[str] | None = Field(default=None, description="Original names; `*` and `?` are wildcards.")
-    blocked_tools: list[str] = Field(default_factory=list[str], description="The same; blocked wins.")
+    headers: dict[str, str] = Field(default_factory=dict[str, str], max_length=256, description="For this server only.")
+    allowed_tools: list[str] | None = Field(
+        default=None, max_length=_MOST_PATTERNS, description="Original names; * and ? match."
+    )
+    blocked_tools: list[str] = Field(default_factory=list[str], max_length=_MOST_PATTERNS, description="Blocked wins.")
     timeout_ms: int | None = Field(default=None, ge=1, le=_LONGEST_CALL_MS, description="Silence allowed in a call.")
     protocol: Literal["auto", "legacy", "modern"] = "auto"
     required: bool = False
@@ -170,10 +175,13 @@ class RunRequest(_Strict):
     messages: list[ChatMessage] = Field(min_length=1, max_length=_MOST_MESSAGES)
     model: Annotated[str, AfterValidator(_check_filled)] | None = Field(default=None, max_length=256)
     servers: list[ServerEntry] = Field(
-        default_factory=list[ServerEntry], validation_alias=AliasChoices("servers", "selectedServers")
+        default_factory=list[ServerEntry],
+        max_length=_MOST_SERVERS,
+        validation_alias=AliasChoices("servers", "selectedServers"),
     )
     server_names: list[str] | None = Field(
         default=None,
+        max_length=_MOST_SERVERS,
         validation_alias=AliasChoices("server_names", "selectedServerNames"),
         description="Selection by name over environment and request; absent means all, [] none.",
     )
@@ -191,7 +199,7 @@ class RunRequest(_Strict):
     )
     reasoning: Literal["separate", "inline", "hidden"] = "separate"
     resumable: bool = Field(default=False, description="true: a dropped connection does not cancel the run.")
-    include: list[Literal["tools"]] = Field(default_factory=list[Literal["tools"]])
+    include: list[Literal["tools"]] = Field(default_factory=list[Literal["tools"]], max_length=8)
     stream: bool = True
     response_format: dict[str, Any] | None = None
     temperature: float | None = Field(default=None, ge=0)
@@ -205,7 +213,7 @@ class RunRequest(_Strict):
     reasoning_effort: str | None = None
     provider: str = Field(default="auto", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._/-]+$")
     user: str | None = Field(default=None, max_length=512)
-    metadata: dict[str, str] = Field(default_factory=dict[str, str])
+    metadata: dict[str, str] = Field(default_factory=dict[str, str], max_length=64)
 
     def to_spec(self, raw: JsonObject, *, user_token: Secret | None) -> RunSpec:
         """Make the domain's request. Messages are taken as they came, with every field that we do not know."""
@@ -273,7 +281,8 @@ def parse(model: type[_Model], raw: JsonObject) -> _Model:
         if name in raw and alias in raw and name in model.model_fields:
             raise InvalidRequest(f"{alias}: is the same as {name}; give one of them.", param=alias)
     try:
-        return model.model_validate(raw)
+        # Null means absent, as everywhere on this wire.
+        return model.model_validate({name: value for name, value in raw.items() if value is not None})
     except ValidationError as error:
         items = error.errors(include_input=False, include_url=False, include_context=False)
         faults = [_fault(model, item["loc"], item["type"], item["msg"]) for item in items[:_MOST_FAULTS]]

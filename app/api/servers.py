@@ -3,10 +3,10 @@
 from fastapi import APIRouter, Request, Response
 
 from app.api.answers import JsonAnswer
-from app.api.body import read_body
+from app.api.body import parse_body, read_body
 from app.api.doors import OpenDoors
 from app.api.published import CHECK_BODY
-from app.api.schemas import CheckRequest, ServerEntry, check_headers, parse
+from app.api.schemas import CheckRequest, ServerEntry, check_headers
 
 router = APIRouter(tags=["servers"])
 
@@ -22,7 +22,7 @@ async def check_server(request: Request, doors: OpenDoors) -> Response:
     """Try one server: an entry as in `servers`, or `{"name"}` of one of the environment."""
     body = await read_body(request, doors.limits)
     if set(body.json) == {"name"}:
-        return JsonAnswer(await doors.servers.check(parse(CheckRequest, body.json).name))
-    entry = parse(ServerEntry, body.json)
+        return JsonAnswer(await doors.servers.check((await parse_body(CheckRequest, body)).name))
+    entry = await parse_body(ServerEntry, body)
     check_headers(entry, doors.limits, path="headers")
     return JsonAnswer(await doors.servers.check(entry.to_spec()))

@@ -15,10 +15,10 @@ _INDENT: Final = _ID_COLUMNS + _NAME_COLUMNS + 3
 _NARROWEST: Final = 60
 _UUID_CHARACTERS: Final = 8
 _RUNNING_TEXT: Final = ("stream", "reasoning")
-_KEYS: Final = ("uuid", "status", "name", "tool", "parameters")  # go first
+_KEYS: Final = ("uuid", "status", "name", "server", "call", "duration")  # go first
 _LEFT_OUT: Final = ("type", "subtype")  # the event's name says it
 # What was streamed before, and second forms of what is shown.
-_LEFT_OUT_OF: Final = {"tool/call": ("content", "reasoning", "argumentsRaw", "originalId")}
+_LEFT_OUT_OF: Final = {"tool/call": ("content", "reasoning", "argumentsRaw", "originalId", "tool")}
 # What comes from tools and models must not steer the terminal.
 _HARMLESS: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code != ord("\n")}
 _COLOURS: Final = {"tool/result": 32, "finalAnswer": 32, "tool/error": 31, "server": 36, "status": 36}
@@ -105,15 +105,11 @@ def _gist(event: StreamEvent) -> JsonObject:
     """Leave out what is said already, cut ids, and order the rest so that trimming hurts least."""
     left_out = (*_LEFT_OUT, *_LEFT_OUT_OF.get(event.name, ()))
     kept = {key: value for key, value in event.data.items() if key not in left_out and value is not None}
-    uuid, call, result = kept.get("uuid"), kept.get("call"), kept.get("result")
+    uuid, result = kept.get("uuid"), kept.get("result")
     if isinstance(uuid, str):
         kept["uuid"] = uuid[:_UUID_CHARACTERS]
-    if is_object(call):
-        del kept["call"]
-        kept = {"tool": call.get("name"), "parameters": call.get("parameters")} | kept
     if is_object(result):
-        del kept["result"]
-        kept["outputs"] = result.get("outputs")
+        kept["result"] = {"outputs": result.get("outputs")}
     ranks = {key: rank for rank, key in enumerate(_KEYS)}
     return dict(sorted(kept.items(), key=lambda item: (ranks.get(item[0], len(ranks)), len(_dumped(item[1])))))
 

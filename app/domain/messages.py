@@ -97,8 +97,6 @@ class Reply:
     reasoning: str
     calls: tuple[ToolCall, ...]
     finish_reason: str | None
-    shown: str | None = None
-    """What was streamed of it, where that differs from the content: reasoning inline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +145,5 @@ class ToolOutcome:
     """For the event: `{text, structured, content}` each."""
     omitted_characters: int = 0
     """How much of the text the model does not get to see."""
+    is_cut_for_reader: bool = False
+    """The outputs, or the message, leave out some of what the tool gave back."""

@@ -1,13 +1,14 @@
 """A run's snapshot, kept up to date event by event. Pure but for what it collects."""
 
 from collections.abc import Iterator, Sequence
+from io import StringIO
 
 from app.domain import events
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message
 
-_CALL_BYTES = 400
-_LEFT_OUT = "[left out: the run's results are too large to be kept; the events carried them]"
+LEFT_OUT = "[left out: the run has more to show than is kept of it]"
+"""Stands where something was; it is enough to say so, since the events carried it."""
 
 
 class Snapshot:
@@ -26,8 +27,8 @@ class Snapshot:
             "model": None,
             "createdAt": created_at,
         }
-        self._texts: list[str] = []
-        self._thoughts: list[str] = []
+        self._text = StringIO()
+        self._reasoning = StringIO()
         self._calls: dict[str, JsonObject] = {}
         self._messages: list[Message] = []
         self._usage: JsonObject | None = None
@@ -36,16 +37,12 @@ class Snapshot:
     def apply(self, event: events.Event) -> None:
         """Take an event into account; tokens first, since there are most of them."""
         if isinstance(event, events.Token):
-            if self.bytes < self._room:
-                if self._between_rounds:
-                    self._between_rounds = False
-                    self._texts.append("\n\n")
-                self._texts.append(event.token)
-                self.bytes += len(event.token)
+            if self._between_rounds:
+                self._between_rounds = False
+                self._write(self._text, "\n\n")
+            self._write(self._text, event.token)
         elif isinstance(event, events.ReasoningToken):
-            if self.bytes < self._room:
-                self._thoughts.append(event.token)
-                self.bytes += len(event.token)
+            self._write(self._reasoning, event.token)
         elif isinstance(event, events.ToolCalled | events.ToolSucceeded | events.ToolFailed):
             self._apply_call(event)
         else:
@@ -53,15 +50,20 @@ class Snapshot:
 
     def add_messages(self, messages: Sequence[Message]) -> None:
         """Keep messages that the run added to the conversation."""
-        self._messages.extend(messages)
-        self.bytes += sum(_size(message) for message in messages)
+        for message in messages:
+            size = _size(message)
+            if self.bytes + size > self._room:
+                message = _shortened(message)  # noqa: PLW2901  # what is kept of it
+                size = _size(message)
+            self._messages.append(message)
+            self.bytes += size
 
     def data(self, *, last_event_id: int) -> JsonObject:
         """Show it in the form that the API publishes."""
         return {
             **self._data,
-            "text": "".join(self._texts),
-            "reasoning": "".join(self._thoughts),
+            "text": self._text.getvalue(),
+            "reasoning": self._reasoning.getvalue(),
             "calls": list(self._calls.values()),
             "inputs": [],
             "usage": self._usage,
@@ -69,26 +71,39 @@ class Snapshot:
             "lastEventId": last_event_id,
         }
 
+    def _write(self, where: StringIO, text: str) -> None:
+        if self.bytes < self._room:
+            where.write(text)
+            self.bytes += len(text)
+
     def _apply_call(self, event: events.ToolCalled | events.ToolSucceeded | events.ToolFailed) -> None:
         data: Json = event.data()
         if isinstance(event, events.ToolCalled):
-            self._between_rounds = bool(self._texts)
-            kept = ("uuid", "server", "tool", "call")
-            self._calls[event.call.uuid] = {key: data[key] for key in kept}
-            self.bytes += len(event.call.arguments_raw) + _CALL_BYTES
+            self._between_rounds = self._text.tell() > 0
+            kept: JsonObject = {key: data[key] for key in ("uuid", "server", "tool", "call")}
+            size = _size(kept)
+            if self.bytes + size > self._room:
+                kept["call"] = {"name": event.call.name[:64], "parameters": {}}
+                size = _size(kept)
+            self._calls[event.call.uuid] = kept
+            self.bytes += size
         elif event.uuid in self._calls:
             call = self._calls[event.uuid]
+            key: str
+            end: JsonObject
+            short: JsonObject
             call["duration"] = data["duration"]
             if isinstance(event, events.ToolSucceeded):
-                call["result"] = data["result"]
-                size = sum(_size(output) for output in event.outputs)
-                if self.bytes + size > self._room:
-                    # The event has it, and the model had it; here it would grow without bound over the rounds.
-                    call["result"] = {**data["result"], "outputs": [{"text": _LEFT_OUT, "content": []}]}
-                else:
-                    self.bytes += size
+                key, end, short = "result", data["result"], {"call": call["call"], "outputs": [_NO_OUTPUT]}
             else:
-                call["error"] = {"code": event.code, "message": event.message}
+                key, end, short = "error", {"code": event.code, "message": event.message}, {"message": LEFT_OUT}
+            size = _size(end)
+            if self.bytes + size > self._room:
+                # The event had it, and the model had it; here it would grow without bound over the rounds.
+                end = {**end, **short}
+                size = _size(end)
+            call[key] = end
+            self.bytes += size
 
     def _apply_state(self, event: events.Event) -> None:
         if isinstance(event, events.Prepared):
@@ -96,11 +111,28 @@ class Snapshot:
         elif isinstance(event, events.UsageReport):
             self._usage = events.usage_json(event.usage)
         elif isinstance(event, events.FinalAnswer):
-            self._texts = [event.text[: self._room]]
+            self._text = StringIO()
+            self._text.write(event.text[: self._room])
         elif isinstance(event, events.Finished):
             self._data.update(state="ended", outcome=event.outcome)
         elif isinstance(event, events.Failed):
             self._data.update(state="ended", error={"code": event.code, "message": event.message})
+
+
+_NO_OUTPUT: JsonObject = {"text": LEFT_OUT, "content": []}
+
+
+def _shortened(message: Message) -> Message:
+    """Keep the form of a message, so that the conversation stays valid, and leave out what makes it large."""
+    short: Message = {key: message[key] for key in ("role", "tool_call_id") if key in message}
+    short["content"] = LEFT_OUT
+    calls: Json = message.get("tool_calls")
+    if is_array(calls):
+        short["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": {"name": call["function"]["name"], "arguments": "{}"}}
+            for call in calls
+        ]
+    return short
 
 
 def _size(value: JsonObject) -> int:

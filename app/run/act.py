@@ -132,9 +132,15 @@ class Hands:
         self.emit(ToolProgress(uuid, progress.progress, progress.total, progress.message))
 
     def _report(self, call: ToolCall, outcome: ToolOutcome, *, duration: float) -> None:
+        told: list[str] = []
         if outcome.omitted_characters:
-            told = f"The model was given a shortened result: {outcome.omitted_characters} characters were left out."
-            self.emit(Notice("output_truncated", told, {"uuid": call.uuid}))
+            told.append(
+                f"The model was given a shortened result: {outcome.omitted_characters} characters were left out."
+            )
+        if outcome.is_cut_for_reader:
+            told.append("The result is too large to be shown whole: some of it was left out.")
+        if told:
+            self.emit(Notice("output_truncated", " ".join(told), {"uuid": call.uuid}))
         if outcome.error_code is not None:
             self.emit(ToolFailed(call.uuid, outcome.message or outcome.text, outcome.error_code, duration))
         else:

@@ -30,35 +30,31 @@ def is_blank(reply: Reply) -> bool:
 def answered(reply: Reply, talk: Talk, ears: Ears, *, called: Sequence[str]) -> Answer:
     """Make the last reply the answer; where it says nothing, an honest sentence is."""
     reason = _REASONS.get(reply.finish_reason, "stop")
-    text, shown = reply.content, _shown(reply)
-    if not text.strip():
-        text = _excuse(reason, called)
-        shown = shown.rstrip() + text
-        ears.emit(Token(text))
-    talk.say({"role": "assistant", "content": text})
-    return Answer(shown, reason)
+    return Answer(_spoken(talk, ears, _excuse(reason, called), is_whole=True), reason)
 
 
 async def closing_answer(talk: Talk, ears: Ears, *, max_rounds: int, called: Sequence[str]) -> Answer:
     """All rounds are used: let the model answer from what was gathered; say so ourselves only if it cannot."""
     rounds = "1 round" if max_rounds == 1 else f"{max_rounds} rounds"
-    ears.emit(Notice("round_limit", f"All of {rounds} is used; the model answers now.", {"rounds": max_rounds}))
+    ears.emit(Notice("round_limit", f"The limit of {rounds} is reached.", {"rounds": max_rounds}))
     try:
-        reply = await ears.hear_reply(talk.closing_question(CLOSING))
-        text, shown = reply.content, _shown(reply)
+        await ears.hear_reply(talk.closing_question(CLOSING))
+        is_whole = True
     except RunError:
-        text, shown = "", ears.heard
-    if not text.strip():
-        text = f"I stopped after {rounds} of tool calls without an answer.{_ran(called)}"
-        text = f"\n\n{text}" if shown.strip() else text
-        shown = shown.rstrip() + text
-        ears.emit(Token(text))
-    talk.say({"role": "assistant", "content": shown})
-    return Answer(shown, "rounds", "exhausted")
+        is_whole = False
+    excuse = f"I stopped after {rounds} of tool calls without an answer.{_ran(called)}"
+    return Answer(_spoken(talk, ears, excuse, is_whole=is_whole), "rounds", "exhausted")
 
 
-def _shown(reply: Reply) -> str:
-    return reply.content if reply.shown is None else reply.shown
+def _spoken(talk: Talk, ears: Ears, excuse: str, *, is_whole: bool) -> str:
+    """Say the last reply in the conversation and return it as it was shown; the excuse is added where it must be."""
+    shown, content = ears.all_shown(), ears.content
+    if not (is_whole and content.strip()):
+        added = f"\n\n{excuse}" if content.strip() else excuse
+        ears.emit(Token(added))
+        shown, content = shown + added, content + added
+    talk.say({"role": "assistant", "content": content})
+    return shown
 
 
 def _excuse(reason: AnswerReason, called: Sequence[str]) -> str:

@@ -16,7 +16,14 @@ from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
 from app.domain.messages import CallFragment, ToolCall
 from app.domain.wire import writable
 
-CUT_OFF = "The reply hit the length limit before this call was complete, so it was not executed. Make a smaller call."
+CUT_OFF = {
+    "length": "The reply hit the length limit, so make a smaller call: it was cut off",
+    "content_filter": "The provider's content filter ended the reply",
+    "abort": "The provider stopped the reply",
+    "cancelled": "The provider stopped the reply",
+}
+"""Finish reasons after which nothing of a reply's calls was completely received, and how the model is told."""
+_WHOLE = (None, "stop", "tool_calls")
 _NO_OBJECT = (
     "The arguments are not a JSON object, so the call was not executed. Send it again with valid JSON arguments."
 )
@@ -79,11 +86,11 @@ class CallAssembly:
                 self._by_index[fragment.index] = slot
         slot.add(fragment)
 
-    def calls(self, *, cut_off: bool, taken_ids: Iterable[str]) -> tuple[ToolCall, ...]:
+    def calls(self, finish_reason: str | None, *, taken_ids: Iterable[str]) -> tuple[ToolCall, ...]:
         """Finish the calls.
 
         Args:
-            cut_off: The reply ended at the length limit: nothing of it was completely received.
+            finish_reason: Why the model stopped; some reasons mean that nothing was completely received.
             taken_ids: Ids that the conversation uses already; a call never gets one of them.
         """
         taken = set(taken_ids)
@@ -93,7 +100,7 @@ class CallAssembly:
                 continue
             call_id = slot.id if slot.id and slot.id not in taken else f"call_{uuid.uuid4().hex[:24]}"
             taken.add(call_id)
-            calls.append(_call_from_slot(slot, call_id, cut_off=cut_off))
+            calls.append(_call_from_slot(slot, call_id, finish_reason))
         return tuple(calls)
 
     def _slot_for(self, fragment: CallFragment) -> _Slot | None:
@@ -175,10 +182,14 @@ def _starts_anew(slot: _Slot, fragment: CallFragment) -> bool:
     return slot.is_whole() and (fragment.name, fragment.arguments) != (slot.name, slot.text())
 
 
-def _call_from_slot(slot: _Slot, call_id: str, *, cut_off: bool) -> ToolCall:
+def _call_from_slot(slot: _Slot, call_id: str, finish_reason: str | None) -> ToolCall:
     raw = writable(slot.text())
     arguments = arguments_from_text(raw)
-    fault = CUT_OFF if cut_off else _NO_OBJECT if arguments is None else None
+    fault = _NO_OBJECT if arguments is None else None
+    if finish_reason in CUT_OFF or (finish_reason not in _WHOLE and not raw.strip()):
+        # Blank arguments mean none only where the model has said that it is done.
+        why = CUT_OFF.get(finish_reason or "", f"The reply ended early ({finish_reason})")
+        fault = f"{why} before this call was complete, so it was not executed."
     return ToolCall(
         uuid=str(uuid.uuid4()),
         id=call_id,

@@ -1,19 +1,21 @@
 """Hears one streamed reply: text and reasoning are passed on as they come, call fragments are put together.
 
-No text is shown after the first call delta of a round; it is kept in the reply's content.
+Nothing is shown after the first call delta of a round. What was held back for calls that then are not made (there were
+none after all, or the round has no tools) is shown by `Ears.all_shown`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from app.domain.errors import RunError
 from app.domain.events import ReasoningToken, Token
 from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, Reply, TextDelta, Usage
 from app.domain.ports import Ask, ChatModel, Emit
 from app.domain.wire import writable
 from app.run.assembly import CallAssembly
 from app.run.talk import call_ids
+
+Reasoning: TypeAlias = Literal["separate", "inline", "hidden"]
 
 
 @dataclass(slots=True)
@@ -22,10 +24,9 @@ class Ears:
 
     model: ChatModel
     emit: Emit
-    reasoning: Literal["separate", "inline", "hidden"] = "separate"
+    reasoning: Reasoning = "separate"
     usage: Usage | None = None
-    heard: str = ""
-    """What was shown of the last reply that broke off."""
+    _last: "_Hearing | None" = None
 
     async def hear_reply(self, ask: Ask) -> Reply:
         """Ask the model and listen until it has ended.
@@ -33,110 +34,140 @@ class Ears:
         Raises:
             RunError: The model could not be asked, or the stream broke. What was passed on stays.
         """
-        hearing = _Hearing(self.emit, self.reasoning)
+        hearing = self._last = _Hearing(_Voice(self.emit, self.reasoning))
         try:
             async with self.model.stream(ask, self.emit) as batches:
                 async for batch in batches:
                     hearing.take(batch)
-        except RunError:
-            self.heard = "".join(hearing.shown or hearing.texts)
-            raise
         finally:
+            hearing.end()
             if hearing.usage is not None:
                 self.usage = hearing.usage if self.usage is None else self.usage + hearing.usage
         return hearing.reply(call_ids(ask.messages))
 
+    def all_shown(self) -> str:
+        """Show what was held back of the last reply, whole or broken off; return all that was shown of it."""
+        return self._last.all_shown() if self._last else ""
+
+    @property
+    def content(self) -> str:
+        """All text of the last reply, also when it broke off."""
+        return "".join(self._last.texts) if self._last else ""
+
 
 @dataclass(slots=True)
-class _Hearing:
+class _Voice:
+    """Shows text and reasoning in the way that was asked for, and remembers what it showed as text."""
+
     emit: Emit
-    mode: Literal["separate", "inline", "hidden"]
-    texts: list[str] = field(default_factory=list[str])
-    thoughts: list[str] = field(default_factory=list[str])
-    assembly: CallAssembly = field(default_factory=CallAssembly)
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    is_thinking: bool = False
+    mode: Reasoning
     shown: list[str] = field(default_factory=list[str])
-    withheld_from: int = 0
-    """From where on the text was not shown, in characters, once a call has begun."""
-    half: str = ""
-    """The first half of a character that was split over two deltas."""
+    is_thinking: bool = False
 
-    def take(self, batch: Sequence[Delta]) -> None:
-        for delta in batch:
-            if isinstance(delta, TextDelta):
-                self.hear_text(delta.text)
-            elif isinstance(delta, ReasoningDelta):
-                self.hear_thought(delta.text)
-            elif isinstance(delta, CallFragment):
-                self.hear_call(delta)
-            elif isinstance(delta, Finish):
-                self.finish_reason = delta.reason
-            else:
-                self.usage = delta
-
-    def hear_call(self, fragment: CallFragment) -> None:
-        if not self.assembly:
+    def say(self, text: str) -> None:
+        if self.is_thinking:
             self.end_thought()
-            self.withheld_from = sum(map(len, self.texts))
-        self.assembly.add(fragment)
+        self._show(text)
 
-    def hear_text(self, text: str) -> None:
-        if self.half or "\ud800" <= text[-1:] <= "\udbff":
-            text = self.whole(text)
-        if text:
-            self.texts.append(text)
-            if not self.assembly:
-                if self.is_thinking:
-                    self.end_thought()
-                self.show(text)
-
-    def whole(self, text: str) -> str:
-        text = self.half + text
-        self.half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        return writable(text.removesuffix(self.half)) if self.half else writable(text)
-
-    def hear_thought(self, text: str) -> None:
-        self.thoughts.append(text)
-        if self.assembly:
-            return  # told with the call
+    def think(self, text: str) -> None:
         if self.mode == "separate":
             self.emit(ReasoningToken(text))
         elif self.mode == "inline":
             if not self.is_thinking:
                 self.is_thinking = True
-                self.show("<think>")
-            self.show(text)
+                self._show("<think>")
+            self._show(text)
 
     def end_thought(self) -> None:
         if self.is_thinking:
             self.is_thinking = False
-            self.show("</think>")
+            self._show("</think>")
 
-    def show(self, text: str) -> None:
-        if self.mode == "inline":
-            self.shown.append(text)
+    def _show(self, text: str) -> None:
+        self.shown.append(text)
         self.emit(Token(text))
 
+
+@dataclass(slots=True)
+class _Halves:
+    """Joins characters that a provider has split over two deltas."""
+
+    half: str = ""
+
+    def join(self, text: str) -> str:
+        if not self.half and not "\ud800" <= text[-1:] <= "\udfff":
+            return text
+        text = self.half + text
+        self.half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return writable(text[:-1] if self.half else text)
+
+    def rest(self) -> str:
+        half, self.half = self.half, ""
+        return writable(half)
+
+
+@dataclass(slots=True)
+class _Hearing:
+    voice: _Voice
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
+    withheld: list[TextDelta | ReasoningDelta] = field(default_factory=list[TextDelta | ReasoningDelta])
+    assembly: CallAssembly = field(default_factory=CallAssembly)
+    text_halves: _Halves = field(default_factory=_Halves)
+    thought_halves: _Halves = field(default_factory=_Halves)
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    def take(self, batch: Sequence[Delta]) -> None:
+        for delta in batch:
+            if isinstance(delta, TextDelta):
+                self.hear_text(self.text_halves.join(delta.text))
+            elif isinstance(delta, ReasoningDelta):
+                self.hear_thought(self.thought_halves.join(delta.text))
+            elif isinstance(delta, CallFragment):
+                self.voice.end_thought()
+                self.assembly.add(delta)
+            elif isinstance(delta, Finish):
+                self.finish_reason = delta.reason
+            else:
+                self.usage = delta
+
+    def hear_text(self, text: str) -> None:
+        if text:
+            self.texts.append(text)
+            if self.assembly:
+                self.withheld.append(TextDelta(text))
+            else:
+                self.voice.say(text)
+
+    def hear_thought(self, text: str) -> None:
+        if text:
+            self.thoughts.append(text)
+            if self.assembly:
+                self.withheld.append(ReasoningDelta(text))
+            else:
+                self.voice.think(text)
+
+    def end(self) -> None:
+        """Close what is open; the stream has ended, well or not."""
+        self.hear_thought(self.thought_halves.rest())
+        self.hear_text(self.text_halves.rest())
+        self.voice.end_thought()
+
     def reply(self, taken_ids: set[str]) -> Reply:
-        if self.half:
-            self.half, half = "", self.half
-            self.hear_text(writable(half))
-        self.end_thought()
-        calls = self.assembly.calls(cut_off=self.finish_reason == "length", taken_ids=taken_ids)
-        content = writable("".join(self.texts))
-        if self.assembly and not calls:
-            self.show_withheld(content)
         return Reply(
-            content=content,
-            reasoning=writable("".join(self.thoughts)),
-            calls=calls,
+            content="".join(self.texts),
+            reasoning="".join(self.thoughts),
+            calls=self.assembly.calls(self.finish_reason, taken_ids=taken_ids),
             finish_reason=self.finish_reason,
-            shown="".join(self.shown) if self.mode == "inline" else None,
         )
 
-    def show_withheld(self, content: str) -> None:
-        """Show the text that was held back for a call that came to nothing."""
-        if self.withheld_from < len(content):
-            self.show(content[self.withheld_from :])
+    def all_shown(self) -> str:
+        for delta in self.withheld:
+            if isinstance(delta, TextDelta):
+                self.voice.say(delta.text)
+            else:
+                self.voice.think(delta.text)
+        self.withheld.clear()
+        self.voice.end_thought()
+        return "".join(self.voice.shown)

@@ -2,6 +2,7 @@
 
 from app.run.act import Hands
 from app.run.answer import Answer, answered, closing_answer, is_blank
+from app.run.assembly import CUT_OFF
 from app.run.listen import Ears
 from app.run.prompt import NUDGE
 from app.run.talk import Talk, assistant_message
@@ -22,7 +23,7 @@ async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> 
             reply = await ears.hear_reply(talk.question(nudge=NUDGE))
         if not reply.calls:
             return answered(reply, talk, ears, called=hands.called)
-        if reply.finish_reason == "length":
+        if reply.finish_reason in CUT_OFF:
             cut_offs += 1
             if cut_offs > hands.limits.cut_off_retries:
                 return answered(reply, talk, ears, called=hands.called)

@@ -1,6 +1,7 @@
 """The conversation as the model gets it: how it opens, how a reply and its results are said in it."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message, Reply, ToolCall
 from app.domain.ports import Ask, RunRecord, Toolbox
 
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _SYSTEM_ROLES = ("system", "developer")
 
 
@@ -79,7 +81,8 @@ def _call_json(call: ToolCall) -> Json:
         **call.extra,
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
+        # Providers refuse a history with a name that could not have been offered, whoever made it up.
+        "function": {"name": _UNFIT.sub("_", call.name)[:64] or "unknown_tool", "arguments": arguments},
     }
 
 

@@ -19,7 +19,7 @@ import msgspec
 from app.domain.errors import RunError, UpstreamFailed, UpstreamIncomplete
 from app.domain.jsontypes import Json, is_array, is_object
 from app.domain.messages import Delta, Finish, TextDelta, Usage
-from app.upstream.deltas import call_deltas, content_deltas, merged_usage, reasoning_deltas, text_of
+from app.upstream.deltas import call_deltas, content_deltas, finish_word, merged_usage, reasoning_deltas, text_of
 from app.upstream.faults import Scrub, complaint_from_json, failure_from_event
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -316,8 +316,8 @@ class ChunkDecoder:
         if choice.error or choice.finish_reason == "error":
             self._fail(failure_from_event({"error": choice.error}, self._scrub))
         elif choice.finish_reason and self._finish_reason is None and isinstance(choice.finish_reason, str):
-            self._finish_reason = choice.finish_reason
-            deltas.append(Finish(choice.finish_reason))
+            self._finish_reason = finish_word(choice.finish_reason)
+            deltas.append(Finish(self._finish_reason))
 
     def _take_delta(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
         if delta.reasoning or delta.reasoning_content or delta.reasoning_details:

@@ -15,6 +15,23 @@ _TEXT_KEYS = ("text", "content", "summary", "thinking", "reasoning", "refusal", 
 _REASONING_KINDS = ("thinking", "reasoning", "thought")
 
 
+_FINISH_WORDS = {
+    **dict.fromkeys(("max_tokens", "max_length", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(("safety", "recitation", "content_filtered", "refusal"), "content_filter"),
+    **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "completed"), "stop"),
+    **dict.fromkeys(("tool_use", "tool_call", "function_call"), "tool_calls"),
+    **dict.fromkeys(("aborted",), "abort"),
+    **dict.fromkeys(("canceled",), "cancelled"),
+}
+"""Words of other APIs that compatible servers let through."""
+
+
+def finish_word(reason: str) -> str:
+    """Say a finish reason in OpenAI's words where it has one for it."""
+    word = reason.lower()
+    return _FINISH_WORDS.get(word, word)
+
+
 def text_of(value: Json) -> str:
     """Read the text out of a string, a typed part, or a list of either; "" where there is none."""
     if isinstance(value, str):

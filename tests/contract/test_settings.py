@@ -64,6 +64,9 @@ def test_example_can_be_used_as_it_is(tmp_path: Path) -> None:
         ("TOOLFERRY_MAX_BODY_BYTES", "0"),
         ("TOOLFERRY_MAX_BODY_BYTES", "10MB"),
         ("LOG_LEVEL", "loud"),
+        ("OPENAI_API_KEY", "sk-\u2026"),
+        ("HF_TOKEN", "two words"),
+        ("EXA_API_KEY", "line\nbreak"),
     ],
 )
 def test_value_that_cannot_be_read_stops_the_start_naming_the_setting(
@@ -85,6 +88,8 @@ def test_value_that_cannot_be_read_stops_the_start_naming_the_setting(
         ("MCP_SERVERS", '{"name":"SECRET"}'),
         ("OPENAI_BASE_URL", "not a url"),
         ("OPENAI_BASE_URL", "ftp://x.example/v1"),
+        ("OPENAI_BASE_URL", "http://127.0.0.1:99999/v1"),
+        ("OPENAI_BASE_URL", "http://[::1/v1"),
     ],
 )
 def test_lists_that_cannot_be_read_stop_the_start_naming_the_setting(

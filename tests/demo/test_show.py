@@ -48,10 +48,10 @@ def test_a_call_shows_its_parameters_and_a_result_its_outputs() -> None:
     }
     screen = Screen(94)
     assert screen.show(StreamEvent("6", "tool/call", call)) == (
-        '   6  tool/call      {"uuid":"01234567","tool":"clock","parameters":{"content":"x"},"server":…\n'
+        '   6  tool/call      {"uuid":"01234567","server":"Demo","call":{"name":"clock","parameters":{…\n'
     )
     assert screen.show(StreamEvent("7", "tool/result", result)) == (
-        '   7  tool/result    {"uuid":"01234567","duration":0.25,"outputs":[{"text":"xxxxxxxxxxxxxxxxx…\n'
+        '   7  tool/result    {"uuid":"01234567","duration":0.25,"result":{"outputs":[{"text":"xxxxxxx…\n'
     )
 
 

@@ -1,12 +1,23 @@
 """The record of runs: cursors, tails, cancelling, what is kept and what is not."""
 
+import json
 from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from app.domain.errors import Conflict, Gone, MalformedRequest
-from app.domain.events import Failed, FinalAnswer, Finished, Prepared, Token, ToolCalled, ToolSucceeded
+from app.domain.events import (
+    Failed,
+    FinalAnswer,
+    Finished,
+    Prepared,
+    ReasoningToken,
+    Token,
+    ToolCalled,
+    ToolFailed,
+    ToolSucceeded,
+)
 from app.domain.messages import ToolCall
 from app.domain.wire import json_from_value
 from app.journal.memory import Entry, MemoryJournal, Options, RunLog
@@ -151,6 +162,26 @@ async def test_what_is_over_the_room_of_a_snapshot_is_left_out_and_said() -> Non
     assert texts[-1].startswith("[left out")
     assert len(json_from_value(shown)) < 12_000
     assert log.bytes < 12_000
+
+
+async def test_snapshot_is_bounded_whatever_fills_it_and_its_messages_stay_valid() -> None:
+    log = log_with(0, Options(run_bytes=20_000))
+    for number in range(100):
+        call = ToolCall(str(number), f"c{number}", "a", "{}", {"x": "y" * 500})
+        log.append(ToolCalled(call, None, {"x": "y" * 500}))
+        log.append(ToolFailed(str(number), "z" * 500, "tool_failed", 0.1))
+        asked = {"id": f"c{number}", "type": "function", "function": {"name": "a", "arguments": '{"x":"' + "y" * 500}}
+        log.add_messages([{"role": "assistant", "content": "", "tool_calls": [asked]}])
+        log.add_messages([{"role": "tool", "tool_call_id": f"c{number}", "content": "z" * 500}])
+        for _ in range(10):
+            log.append(ReasoningToken("t" * 50))
+    shown = log.snapshot()
+    assert len(json_from_value(shown)) < 100 * 700 + 3 * 20_000
+    assert [m["tool_call_id"] for m in shown["messages"] if m["role"] == "tool"] == [f"c{n}" for n in range(100)]
+    assert all(
+        json.loads(c["function"]["arguments"]) == {} for m in shown["messages"][-20:] for c in m.get("tool_calls", [])
+    )
+    assert log._tally.bytes == log.bytes
 
 
 async def test_runs_under_way_that_take_all_the_room_leave_none_for_others() -> None:

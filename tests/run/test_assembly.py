@@ -61,7 +61,7 @@ def test_calls_are_the_ones_meant(row: tuple[list[CallFragment], list[tuple[str,
     assembly = CallAssembly()
     for fragment in fragments:
         assembly.add(fragment)
-    calls = assembly.calls(cut_off=False, taken_ids=())
+    calls = assembly.calls("tool_calls", taken_ids=())
     assert [(call.name, call.arguments_raw) for call in calls] == wanted
     assert all(call.fault is None for call in calls)
     assert len({call.id for call in calls}) == len(calls)
@@ -74,14 +74,14 @@ def test_any_split_of_the_arguments_gives_the_same_call(cuts: list[int]) -> None
     assembly = CallAssembly()
     for number, piece in enumerate(pieces):
         assembly.add(F(0, "c1" if number == 0 else None, "look" if number == 0 else None, piece))
-    (call,) = assembly.calls(cut_off=False, taken_ids=())
+    (call,) = assembly.calls("tool_calls", taken_ids=())
     assert call.arguments == {"q": "tin"}
 
 
 def test_ids_that_the_conversation_has_are_not_given_again() -> None:
     assembly = CallAssembly()
     assembly.add(F(0, "call_0", "look", TIN))
-    (call,) = assembly.calls(cut_off=False, taken_ids={"call_0"})
+    (call,) = assembly.calls("tool_calls", taken_ids={"call_0"})
     assert call.id != "call_0"
     assert call.original_id == "call_0"
 
@@ -90,7 +90,7 @@ def test_ids_that_the_conversation_has_are_not_given_again() -> None:
 def test_arguments_that_nest_too_deep_are_a_fault(levels: int, is_usable: bool) -> None:
     assembly = CallAssembly()
     assembly.add(F(0, "c1", "look", '{"a":' + "[" * levels + "]" * levels + "}"))
-    (call,) = assembly.calls(cut_off=False, taken_ids=())
+    (call,) = assembly.calls("tool_calls", taken_ids=())
     assert (call.fault is None) is is_usable
 
 
@@ -98,6 +98,30 @@ def test_arguments_that_nest_too_deep_are_a_fault(levels: int, is_usable: bool) 
 def test_arguments_that_no_json_text_can_carry_are_a_fault_or_are_made_text(raw: str) -> None:
     assembly = CallAssembly()
     assembly.add(F(0, "c1", "look", raw))
-    (call,) = assembly.calls(cut_off=False, taken_ids=())
+    (call,) = assembly.calls("tool_calls", taken_ids=())
     call.arguments_raw.encode()
     assert call.fault is not None or call.arguments == {"a": "\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("finish", "arguments", "is_executed"),
+    [
+        ("stop", "", True),
+        (None, " ", True),
+        ("tool_calls", TIN, True),
+        ("a word of its own", TIN, True),
+        ("a word of its own", "", False),
+        ("length", TIN, False),
+        ("content_filter", TIN, False),
+        ("content_filter", "", False),
+        ("abort", "", False),
+        ("cancelled", "{}", False),
+    ],
+)
+def test_calls_are_executed_only_when_they_were_completely_received(
+    finish: str | None, arguments: str, is_executed: bool
+) -> None:
+    assembly = CallAssembly()
+    assembly.add(F(0, "c1", "look", arguments))
+    (call,) = assembly.calls(finish, taken_ids=())
+    assert (call.fault is None) is is_executed

@@ -49,7 +49,9 @@ BAD_BODIES: dict[str, tuple[Any, int, str | None]] = {
     "a list": ([], 422, None),
     "a number": (b"7", 422, None),
     "deep": (b'{"messages":' + DEEP.encode() + b"}", 422, None),
+    "a text that does not end": (b'{"messages":"' + b'\\"' * 100_000, 400, None),
     "no messages": ({}, 422, "messages"),
+    "null messages": ({"messages": None}, 422, "messages"),
     "empty messages": ({"messages": []}, 422, "messages"),
     "messages a text": ({"messages": "hi"}, 422, "messages"),
     "a message no object": ({"messages": ["hi"]}, 422, "messages.0"),
@@ -132,6 +134,14 @@ async def test_bad_body_is_a_4xx_that_names_the_field(row: tuple[Any, int, str |
 
 
 @proves("bad-input")
+async def test_null_means_absent() -> None:
+    fields = ("servers", "server_names", "metadata", "tool_choice", "max_rounds", "temperature", "stop", "timezone")
+    async with open_upstream([stream(text("ok"), end())]) as upstream, open_service(upstream) as service:
+        run = await service.run(model=None, **dict.fromkeys(fields))
+    assert run.last["outcome"] == "completed"
+
+
+@proves("bad-input")
 async def test_misspelt_field_is_told_with_what_was_meant() -> None:
     async with open_service() as service:
         response = await service.client.post("/v1/runs", json={"messages": USER, "tempersture": 1})
@@ -142,6 +152,12 @@ MANY_FAULTS: list[dict[str, Any]] = [
     {"messages": USER, **{f"max_tokenz{n}": 1 for n in range(20_000)}},
     {"messages": [0] * 50_000},
     {"messages": [0] * 5_000},
+    {"messages": USER, "servers": [{}] * 300_000},
+    {"messages": USER, "include": [0] * 300_000},
+    {"messages": USER, "server_names": [0] * 300_000},
+    {"messages": USER, "servers": [{**SERVER, "allowed_tools": [0] * 300_000}]},
+    {"messages": USER, "servers": [{**SERVER, "headers": {str(n): 0 for n in range(100_000)}}]},
+    {"messages": USER, "metadata": {str(n): 0 for n in range(100_000)}},
     {"messages": USER, "k" * 500_000: 1},
     {"messages": [{"role": "user", "content": "x", "k" * 300_000: [[]] * 1000}], "n" * 50: 1},
 ]

@@ -257,6 +257,14 @@ async def test_what_an_event_can_carry_a_snapshot_can_too() -> None:
 
 
 @proves("idempotency")
+async def test_blank_key_is_no_key() -> None:
+    async with open_upstream([stream(text("a"), end())] * 2) as upstream, open_service(upstream) as service:
+        await service.run(model="m", headers={"Idempotency-Key": ""})
+        await service.run(model="n", headers={"Idempotency-Key": ""})
+    assert len(upstream.asks) == 2
+
+
+@proves("idempotency")
 async def test_nobody_joins_a_run_of_another_token() -> None:
     async with open_upstream([stream(text("once"), end())]) as upstream:
         async with open_service(upstream, use_user_token=True) as service:
