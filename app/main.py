@@ -17,8 +17,8 @@ from app import __version__
 from app.api import health, models, runs, servers
 from app.api.boundary import Boundary
 from app.api.doors import Doors
+from app.api.openapi import install_openapi
 from app.api.problems import install_problems
-from app.api.published import install_openapi
 from app.domain.spec import ServerSpec
 from app.ferry import Ferry
 from app.journal.memory import MemoryJournal

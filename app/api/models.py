@@ -4,13 +4,14 @@ from fastapi import APIRouter, Response
 
 from app.api.answers import JsonAnswer
 from app.api.doors import OpenDoors
+from app.api.openapi import answers
 from app.domain.jsontypes import JsonObject
 from app.domain.ports import ModelFacts
 
-router = APIRouter(tags=["models"])
+router = APIRouter(tags=["models"], default_response_class=Response)
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=answers("ModelList", "The models."))
 async def list_models(doors: OpenDoors) -> Response:
     """List the models that a run can ask for; the first is the default unless the operator named another."""
     data = [_model_json(facts) for facts in await doors.catalogue.models()]

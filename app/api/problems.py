@@ -49,8 +49,13 @@ def problem(status: int, code: str, message: str, param: str | None = None) -> J
     """Answer with an error: `{"error": {"code", "message", "param", "type"}}`."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     body: JsonObject = {"error": {"code": code, "message": message, "param": param, "type": kind}}
+    return JsonAnswer(body, status, headers=wait_headers(status))
+
+
+def wait_headers(status: int) -> dict[str, str]:
+    """Say when to try again, for the statuses that mean later."""
     wait = _RETRY_AFTER_SECONDS.get(status)
-    return JsonAnswer(body, status, headers={"Retry-After": wait} if wait else None)
+    return {"Retry-After": wait} if wait else {}
 
 
 def install_problems(app: FastAPI) -> None:

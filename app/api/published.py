@@ -3,16 +3,9 @@
 A test holds every kind of event that the service makes against these models, so that they stay true.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict, Field, RootModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
-
-from app import __version__
-from app.api.schemas import ALIASES, CheckRequest, RunRequest, ServerEntry
-from app.domain.jsontypes import JsonObject
 
 
 class _Published(BaseModel):
@@ -214,27 +207,24 @@ class FinalAnswerEvent(_Published):
     interrupted: bool
 
 
-_StatusEvent = Annotated[
-    StatusStarted | StatusPrepared | StatusRetrying | StatusFinished | StatusError, Field(discriminator="status")
-]
-_ToolEvent = Annotated[
-    ToolCallEvent | ToolEtaEvent | ToolProgressEvent | ToolResultEvent | ToolErrorEvent, Field(discriminator="subtype")
-]
-
-
 class RunEvent(
     RootModel[
-        Annotated[
-            _StatusEvent
-            | ServerEvent
-            | StreamEvent
-            | ReasoningEvent
-            | _ToolEvent
-            | NoticeEvent
-            | UsageEvent
-            | FinalAnswerEvent,
-            Field(discriminator="type"),
-        ]
+        StatusStarted
+        | StatusPrepared
+        | StatusRetrying
+        | StatusFinished
+        | StatusError
+        | ServerEvent
+        | StreamEvent
+        | ReasoningEvent
+        | ToolCallEvent
+        | ToolEtaEvent
+        | ToolProgressEvent
+        | ToolResultEvent
+        | ToolErrorEvent
+        | NoticeEvent
+        | UsageEvent
+        | FinalAnswerEvent
     ]
 ):
     """The `data:` of one event. The SSE `event:` is its type, for tools `tool/` and the subtype."""
@@ -287,55 +277,70 @@ class Problem(_Published):
     type: str
 
 
+class ModelEntry(_Published):
+    """A model, and what it can do."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    supportsTools: bool  # noqa: N815  # the wire's name
+    multimodal: bool
+    name: str | None = None
+    contextLength: int | None = None  # noqa: N815  # the wire's name
+
+
+class ModelList(_Published):
+    """The first is the default unless the operator named another."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class ListedServer(_Published):
+    """A server of the environment; `tools` is how many it has."""
+
+    name: str
+    state: Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
+    tools: int
+    message: str | None = None
+
+
+class ServerList(_Published):
+    """Never addresses, never headers."""
+
+    object: Literal["list"]
+    data: list[ListedServer]
+
+
+class CheckedTool(ListedTool):
+    """A tool, and what the model would call it."""
+
+    exposedName: str  # noqa: N815  # the wire's name
+
+
+class ServerCheck(_Published):
+    """What a server answered; `duration` in seconds."""
+
+    name: str
+    reachable: bool
+    era: Literal["modern", "legacy"] | None
+    transport: Literal["streamable-http", "sse"] | None
+    protocolVersion: str | None  # noqa: N815  # the wire's name
+    tools: list[CheckedTool]
+    authRequired: bool  # noqa: N815  # the wire's name
+    challenge: str | None = None
+    message: str | None = None
+    duration: float
+
+
+class Health(_Published):
+    """Whether the process answers, or takes runs."""
+
+    status: Literal["ok", "ready", "draining"]
+
+
 class ProblemBody(_Published):
     """The body of every 4xx and 5xx."""
 
     error: Problem
-
-
-def _reference(name: str) -> JsonObject:
-    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
-
-
-RUN_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": _reference("RunRequest")}}}
-_CHECKED: JsonObject = {"anyOf": [_reference("ServerEntry")["schema"], _reference("CheckRequest")["schema"]]}
-CHECK_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": {"schema": _CHECKED}}}}
-RUN_CONTENT: JsonObject = {
-    "description": 'The events of the run; the snapshot where the request says `"stream": false`.',
-    "content": {"text/event-stream": _reference("RunEvent"), "application/json": _reference("RunSnapshot")},
-}
-EVENT_CONTENT: JsonObject = {"description": "The events.", "content": {"text/event-stream": _reference("RunEvent")}}
-SNAPSHOT_CONTENT: JsonObject = {
-    "description": "The snapshot.",
-    "content": {"application/json": _reference("RunSnapshot")},
-}
-
-
-def install_openapi(app: FastAPI) -> None:
-    """Have the OpenAPI document describe bodies, events, snapshot and errors."""
-
-    def openapi() -> JsonObject:
-        if not app.openapi_schema:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = openapi
-
-
-def _document(app: FastAPI) -> JsonObject:
-    document = get_openapi(title=app.title, version=__version__, description=app.description, routes=app.routes)
-    inputs, outputs = [RunRequest, ServerEntry, CheckRequest], [RunEvent, RunSnapshot, ProblemBody]
-    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in inputs]
-    modes.extend((model, "serialization") for model in outputs)
-    _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")
-    document.setdefault("components", {})["schemas"] = definitions["$defs"]
-    properties = document["components"]["schemas"]["RunRequest"]["properties"]
-    for name in ("servers", "server_names"):
-        alias = ALIASES[name]
-        properties[alias] = {**properties[name], "description": f"The same as `{name}`, as Chat UI calls it."}
-    problem = {"description": "An error.", "content": {"application/json": _reference("ProblemBody")}}
-    for route in document["paths"].values():
-        for operation in route.values():
-            operation["responses"].pop("422", None)
-            operation["responses"]["default"] = problem
-    return document

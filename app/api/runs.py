@@ -10,8 +10,8 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from app.api.answers import JsonAnswer
 from app.api.body import parse_body, read_body
 from app.api.doors import Doors, OpenDoors
-from app.api.problems import status_from_code
-from app.api.published import EVENT_CONTENT, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
+from app.api.openapi import EVENT_CONTENT, FAILED_RUN, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
+from app.api.problems import status_from_code, wait_headers
 from app.api.schemas import RunRequest, check_servers
 from app.api.sse import RunStream
 from app.domain.errors import MalformedRequest, NotFound
@@ -19,12 +19,12 @@ from app.domain.secrets import Secret
 from app.domain.spec import RunSpec
 from app.journal.memory import RunLog
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], default_response_class=Response)
 
 RunId = Annotated[str, Path(description="`run_` and 32 hex digits.")]
 
 
-@router.post("/v1/runs", openapi_extra=RUN_BODY, responses={200: RUN_CONTENT})
+@router.post("/v1/runs", openapi_extra=RUN_BODY, responses={200: RUN_CONTENT, "default": FAILED_RUN})
 async def start_run(
     request: Request,
     doors: OpenDoors,
@@ -118,7 +118,7 @@ async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Respon
     snapshot = log.snapshot()
     error = snapshot.get("error")
     status = status_from_code(error["code"]) if error else 200
-    return JsonAnswer(snapshot, status, headers={"X-Run-Id": log.run_id})
+    return JsonAnswer(snapshot, status, headers={"X-Run-Id": log.run_id, **wait_headers(status)})
 
 
 def _token(text: str | None) -> Secret | None:

@@ -5,19 +5,19 @@ from fastapi import APIRouter, Request, Response
 from app.api.answers import JsonAnswer
 from app.api.body import parse_body, read_body
 from app.api.doors import OpenDoors
-from app.api.published import CHECK_BODY
+from app.api.openapi import CHECK_BODY, answers
 from app.api.schemas import CheckRequest, ServerEntry, check_headers
 
-router = APIRouter(tags=["servers"])
+router = APIRouter(tags=["servers"], default_response_class=Response)
 
 
-@router.get("/v1/servers")
+@router.get("/v1/servers", responses=answers("ServerList", "The servers."))
 async def list_servers(doors: OpenDoors) -> Response:
     """List the environment's servers: name, state, number of tools. Never addresses, never headers."""
     return JsonAnswer({"object": "list", "data": list(await doors.servers.environment())})
 
 
-@router.post("/v1/servers/check", openapi_extra=CHECK_BODY)
+@router.post("/v1/servers/check", openapi_extra=CHECK_BODY, responses=answers("ServerCheck", "What came of it."))
 async def check_server(request: Request, doors: OpenDoors) -> Response:
     """Try one server: an entry as in `servers`, or `{"name"}` of one of the environment."""
     body = await read_body(request, doors.limits)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic.json_schema import models_json_schema
 
-from app.api.published import ProblemBody, RunEvent, RunSnapshot
+from app.api.published import ModelList, ProblemBody, RunEvent, RunSnapshot, ServerCheck, ServerList
 from tests.fakes.mcp_servers import open_mcp_server
 from tests.fakes.service import USER, open_service, operator_server
 from tests.fakes.upstream import (
@@ -260,6 +260,8 @@ async def test_failing_upstream_is_one_status_error_and_what_was_streamed_stays(
     assert len(endings) == 1
     assert "<" not in run.last["message"]
     assert whole.status_code == STATUS_OF.get(code, 502)
+    assert ("retry-after" in whole.headers) is (whole.status_code == 429)
+    RunSnapshot.model_validate(whole.json())
     assert whole.json()["error"]["code"] == code
     assert whole.json()["text"] == streamed
 
@@ -307,7 +309,8 @@ async def test_models_are_listed_from_the_setting_or_from_the_upstream() -> None
         async with open_service(upstream, default_model=None) as service:
             theirs = (await service.client.get("/v1/models")).json()
             run = await service.run()
-    assert own["object"] == theirs["object"] == "list"
+    for answer in (own, theirs):
+        ModelList.model_validate(answer)
     first, second = own["data"]
     assert (first["id"], first["object"], first["supportsTools"], first["multimodal"]) == ("a", "model", False, True)
     assert first["contextLength"] == 4096
@@ -322,10 +325,12 @@ async def test_health_is_answered_and_readiness_goes_when_draining() -> None:
     async with open_service() as service:
         alive = await service.client.get("/healthz")
         ready = await service.client.get("/readyz")
+        head = await service.client.head("/healthz")
         service.app.state.doors.is_draining = True
         not_ready = await service.client.get("/readyz")
         still_alive = await service.client.get("/healthz")
         refused = await service.whole(model="m")
+    assert head.status_code == 200
     assert [r.status_code for r in (alive, ready, not_ready, still_alive)] == [200, 200, 503, 200]
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
 
@@ -371,11 +376,25 @@ async def test_every_event_that_is_sent_is_described_in_the_document() -> None:
     assert seen == kinds | {f"tool/{kind}" for kind in ("call", "eta", "progress", "result", "error")}
     RunSnapshot.model_validate(snapshot)
     schemas = document["components"]["schemas"]
-    assert schemas["RunEvent"]["discriminator"]["propertyName"] == "type"
+    assert len(schemas["RunEvent"]["anyOf"]) == 16
+    assert "additionalProperties" not in schemas["RunSnapshot"]
+    assert undescribed(document) == []
     content = document["paths"]["/v1/runs"]["post"]["responses"]["200"]["content"]
     assert set(content) == {"text/event-stream", "application/json"}
     assert document["paths"]["/v1/runs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert dangling(document) == set()
+
+
+def undescribed(document: Any) -> list[tuple[str, str, str]]:
+    """Find answers without a schema; 204 has none."""
+    found: list[tuple[str, str, str]] = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                contents = answer.get("content", {}).values()
+                if status != "204" and not (contents and all(content["schema"] for content in contents)):
+                    found.append((path, method, status))
+    return found
 
 
 def dangling(document: Any) -> set[str]:
@@ -388,7 +407,8 @@ def dangling(document: Any) -> set[str]:
 @proves("openapi")
 def test_every_published_model_forbids_what_it_does_not_name() -> None:
     """Without that, the story above could not tell a field that the document lacks."""
-    schemas = models_json_schema([(m, "serialization") for m in (RunEvent, RunSnapshot, ProblemBody)])[1]["$defs"]
+    published = (RunEvent, RunSnapshot, ModelList, ServerList, ServerCheck, ProblemBody)
+    schemas = models_json_schema([(model, "serialization") for model in published])[1]["$defs"]
     objects = {name: schema for name, schema in schemas.items() if schema.get("type") == "object"}
     lenient = {name for name, schema in objects.items() if schema.get("additionalProperties") is not False}
     assert len(objects) > 15

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.api.published import ServerCheck, ServerList
 from tests.fakes.mcp_servers import FakeMcpServer, Kind, open_mcp_server
 from tests.fakes.raw_mcp import HANG, http_reply, open_raw_mcp, tool_entry
 from tests.fakes.service import USER, open_service, operator_server
@@ -385,7 +386,9 @@ async def test_servers_are_listed_and_checked_without_addresses_or_headers() -> 
         dead = (await service.client.post("/v1/servers/check", json={"name": "dead"})).json()
         own = (await service.client.post("/v1/servers/check", json=from_request(mcp))).json()
         unknown = await service.client.post("/v1/servers/check", json={"name": "nobody"})
-    assert listed["object"] == "list"
+    ServerList.model_validate(listed)
+    for answer in (good, dead, own):
+        ServerCheck.model_validate(answer)
     assert {(entry["name"], entry["state"]) for entry in listed["data"]} == {("box", "ready"), ("Dead", "unavailable")}
     assert good["reachable"] is True
     assert (good["era"], good["transport"]) == ("modern", "streamable-http")
