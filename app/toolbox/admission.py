@@ -1,7 +1,8 @@
 """May we connect there? Decided from text, policy and DNS answers that the caller looked up; does no I/O itself.
 
 `judge_server` comes first and needs no look-up: what it refuses is a `rejected` server. Where it asks for addresses,
-the caller resolves `lookup_name` once, gives all answers to `judge_answers`, and dials only what that returns.
+the caller resolves `lookup_name` and gives all answers to `judge_answers`, which says what may be dialled. Whether just
+that is dialled is the caller's part; a name may lead elsewhere by the time it is looked up again.
 Who put the server there decides, never its name or address.
 """
 

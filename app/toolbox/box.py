@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+from anyio import to_thread
 
 from app.domain.errors import NotFound
 from app.domain.events import Notice
@@ -17,7 +18,7 @@ from app.domain.secrets import Secret
 from app.domain.spec import RunSpec, ServerSpec
 from app.toolbox.admission import Policy
 from app.toolbox.egress import Egress, EgressLimits
-from app.toolbox.entries import ListedTool, readable_result
+from app.toolbox.entries import ListedTool
 from app.toolbox.listing import ListingLimits, Listings
 from app.toolbox.naming import exposed_names
 from app.toolbox.offers import Offer, Offers, described_tool
@@ -119,8 +120,11 @@ class McpServers:
 def _tell(offer: Offer, spec: RunSpec, emit: Emit) -> None:
     emit(offer.report(include_tools=spec.include_tools))
     for tool in offer.dropped:
-        about = {"server": offer.server.name, "tool": tool.name}
-        emit(Notice("tool_dropped", f"A tool is not offered. {tool.refused}", about))
+        about = {"server": offer.server.name}
+        if tool.name:
+            emit(Notice("tool_dropped", f"A tool is not offered. {tool.refused}", {**about, "tool": tool.name}))
+        else:
+            emit(Notice("tool_dropped", f"Not all tools are offered. {tool.refused}", about))
 
 
 def _tell_nobody(_: Offer) -> None:
@@ -185,10 +189,10 @@ class McpToolbox:
             return _failed("tool_failed", "The call failed inside the service.", tool)
         if raw.get("resultType") == "input_required":
             return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
-        result = readable_result(raw)
-        if result is None:
-            return _failed("tool_failed", "The server's answer is not the result of a tool.", tool)
-        return outcome_from_result(result, self._options.results)
+        # In a thread, since the server decides how much work its result is, and others wait for this loop.
+        limits = self._options.results
+        outcome = await to_thread.run_sync(outcome_from_result, raw, limits, abandon_on_cancel=True)
+        return outcome or _failed("tool_failed", "The server's answer is not the result of a tool.", tool)
 
     def leave(self) -> None:
         """Give all connections back."""

@@ -3,15 +3,19 @@
 The SDK lets one failed POST end a whole connection, and drops the HTTP status, the challenge and the kind of failure.
 So a POST never raises here: what happened is noted in the `Exchange` of the one request that is under way in this
 context, and the SDK gets a JSON-RPC error that ends just that request. Bodies that are not MCP are dropped here, before
-anyone can quote them. Redirects are followed by the SDK, within the origin.
+anyone can quote them. Redirects are followed here, within the origin, so that it is done for every message alike.
+
+The SDK posts what is no request in its only writer, and over the SSE transport everything: a server that sits on one
+message would hold up all others, and whoever wants to leave. So what needs no answer on its own POST is sent by a task
+of its own, and the writer goes on at once.
 """
 
 import json
+import re
 import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -30,20 +34,29 @@ from app.toolbox.faults import (
     ENCODED,
     TOO_LARGE,
     TRANSPORT_ERRORS,
+    Exchange,
     Fault,
+    answer_in,
     error_in,
     fault_of_error,
     fault_of_foreign,
     fault_of_status,
-    is_answer,
+    is_answer_to,
     is_encoded,
+    is_undispatched,
     media_type,
+    request_elsewhere,
+    under_way,
 )
 
 PRODUCT = "toolferry"
 VERSION = version("toolferry")
 _UNHEEDED_SECONDS = 5.0
 """How long a message may take whose answer says nothing."""
+_INTRODUCTION_SECONDS = 1.0
+"""For so long other messages wait until the server has acknowledged the end of the handshake."""
+_REDIRECTS = 2
+_REQUEST_ID = re.compile(rb'"id":(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +75,6 @@ class EgressLimits:
     dns_threads: int = 16
 
 
-@dataclass(slots=True)
-class Exchange:
-    """One request on its way: how long its answer may be silent, and what became of it on the level of HTTP."""
-
-    read_seconds: float
-    on_fault: Callable[[], None] | None = None
-    """Called where the answer would come on another stream, so that nobody waits for it."""
-    attempted: bool = False
-    status: int | None = None
-    fault: Fault | None = None
-    broke_off: bool = False
-    """An event stream began to answer and ended."""
-
-
-under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
-"""The exchange of the request that this context sends. The SDK posts in its sender's context."""
-
-
 class Egress:
     """The one door to MCP servers: who may be dialled, and the clients that dial."""
 
@@ -93,7 +88,10 @@ class Egress:
         self._lookups = threading.BoundedSemaphore(limits.dns_threads)
 
     async def vet(self, server: ServerSpec) -> Refused | None:
-        """Judge a server's text, then all addresses of its name. One look-up, before anything is dialled."""
+        """Judge a server's text, then all addresses of its name, before anything is dialled.
+
+        The addresses are judged and not kept: dialling looks the name up again, and takes what it gets then.
+        """
         admitted = judge_server(server, self.policy)
         if isinstance(admitted, Refused):
             return admitted
@@ -124,13 +122,13 @@ class Egress:
             return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
 
     def client(self, server: ServerSpec, wire: "Wire") -> httpx2.AsyncClient:
-        """Make the HTTP client of one connection: no cookies, no proxy, no compression, at most 2 redirects."""
+        """Make the HTTP client of one connection: no cookies, no proxy, no compression, no redirects but the wire's."""
         own = {"accept-encoding": "identity", "user-agent": f"{PRODUCT}/{VERSION}"}
         return httpx2.AsyncClient(
             headers={**own, **{name: value.reveal() for name, value in server.headers.items()}},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             timeout=httpx2.Timeout(10, connect=self.limits.connect_seconds, read=None),
-            max_redirects=2,
+            max_redirects=0,
             transport=wire,
             trust_env=False,
         )
@@ -158,11 +156,14 @@ class Wire(httpx2.AsyncBaseTransport):
     ) -> None:
         """Open nothing yet.
 
-        `chores` runs what nobody waits for. `on_stream_end` is for the SSE transport, where answers come on one event
-        stream beside the POSTs: it is called when that stream has ended.
+        `chores` runs what the SDK's writer must not wait for. `on_stream_end` is for the SSE transport, where answers
+        come on one event stream beside the POSTs: it is called when that stream has ended.
         """
         self.session_id: str | None = None
         self._session_gone = False
+        self._undelivered: set[anyio.Event] = set()
+        self._introduced: anyio.Event | None = None
+        self._introduced_by = 0.0
         self._limits = limits
         self._chores = chores
         self._on_stream_end = on_stream_end
@@ -186,22 +187,26 @@ class Wire(httpx2.AsyncBaseTransport):
             return await self._open_stream(request)
         if request.method == "DELETE":
             return await self._end_session(request)
-        head = (await request.aread())[:160]  # a redirected request has not read its own body
-        if b'"method":"notifications/cancelled"' in head:
-            # Posted by the SDK's only writer, which would wait for the answer, and everybody on the connection with it.
-            self._chores.start_soon(self._post_unheeded, request)
-            return httpx2.Response(202)
+        head = (await request.aread())[:160]
         exchange = under_way.get()
         if exchange is None or b'"method":' not in head or b'"method":"notifications/' in head:
-            return await self._post_unheeded(request)
-        return await self._post(request, exchange)
+            delivered = anyio.Event()
+            self._undelivered.add(delivered)
+            if b'"method":"notifications/initialized"' in head:
+                self._introduced, self._introduced_by = delivered, anyio.current_time() + _INTRODUCTION_SECONDS
+            self._chores.start_soon(self._post_unheeded, request, delivered)
+            return httpx2.Response(202)
+        if self._on_stream_end is None:
+            return await self._post(request, exchange)
+        self._chores.start_soon(self._post, request, exchange)
+        return httpx2.Response(202)
 
     async def _open_stream(self, request: httpx2.Request) -> httpx2.Response:
         """Open an event stream: that of the connection, or the rest of an answer that broke off."""
         exchange = under_way.get() or Exchange(0)
         fault: Fault | None = None
         try:
-            response = await self._http.handle_async_request(request)
+            response = await self._send(request)
             if response.is_error:
                 fault = fault_of_status(response, had_session=False)
             elif is_encoded(response):
@@ -224,34 +229,59 @@ class Wire(httpx2.AsyncBaseTransport):
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
         if self._session_gone:
             return httpx2.Response(204)
-        response = await self._http.handle_async_request(request)
+        response = await self._send(request)
         await response.aclose()
         return httpx2.Response(response.status_code)
 
-    async def _post_unheeded(self, request: httpx2.Request) -> httpx2.Response:
+    async def delivered(self) -> None:
+        """Wait until what was posted so far is through."""
+        for delivered in list(self._undelivered):
+            await delivered.wait()
+
+    async def _post_unheeded(self, request: httpx2.Request, delivered: anyio.Event) -> None:
         """Post a notification or an answer of ours. Whatever the server says to it is not looked at."""
+        if delivered is not self._introduced:
+            await self._wait_for_introduction()
         with anyio.move_on_after(_UNHEEDED_SECONDS):
             try:
-                response = await self._http.handle_async_request(request)
-                if response.has_redirect_location:
-                    return await self._redirect(response)
+                response = await self._send(request)
                 await response.aclose()
             except TRANSPORT_ERRORS:
                 pass
-        return httpx2.Response(202)
+        self._undelivered.discard(delivered)
+        delivered.set()
+
+    async def _wait_for_introduction(self) -> None:
+        """Keep the order of the handshake's end and what follows it, but not at any price."""
+        if self._introduced is not None:
+            with anyio.move_on_at(self._introduced_by):
+                await self._introduced.wait()
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request, and follow what redirects within the origin."""
+        for _ in range(_REDIRECTS):
+            response = await self._http.handle_async_request(request)
+            following = request_elsewhere(request, response)
+            if following is None:
+                return response
+            await response.aclose()
+            request = following
+        return await self._http.handle_async_request(request)
 
     async def _post(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
         timeouts: Mapping[str, float | None] = request.extensions["timeout"]
         request.extensions = {**request.extensions, "timeout": {**timeouts, "read": exchange.read_seconds}}
+        await self._wait_for_introduction()
         exchange.attempted, exchange.fault, exchange.status = True, None, None
+        exchange.is_undispatched = exchange.is_said = False
         try:
-            response = await self._http.handle_async_request(request)
+            response = await self._send(request)
             exchange.status = response.status_code
             self.session_id = response.headers.get("mcp-session-id") or self.session_id
             if is_encoded(response):
                 await response.aclose()
                 return self._failed(exchange, ENCODED)
-            if response.has_redirect_location:
+            if response.has_redirect_location and self._on_stream_end is None:
                 return await self._redirect(response)
             if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
                 response.stream = _Watched(response, self._limits.stream_bytes, lambda: _break_off(exchange))
@@ -267,17 +297,26 @@ class Wire(httpx2.AsyncBaseTransport):
         self, request: httpx2.Request, exchange: Exchange, response: httpx2.Response, body: bytes
     ) -> httpx2.Response:
         """Pass on what is MCP; anything else becomes a fault."""
-        if response.is_success:
-            if response.status_code == 202 or self._on_stream_end is not None:
-                return httpx2.Response(202)
-            if media_type(response) in ("application/json", "") and is_answer(body):
-                return _json_response(response.status_code, body, response.headers)
-            return self._failed(exchange, fault_of_foreign(response))
-        fault = fault_of_status(response, had_session="mcp-session-id" in request.headers)
-        error = error_in(body)
-        if error is None or fault.kind in ("auth", "gone") or self._on_stream_end is not None:
-            return self._failed(exchange, fault)
-        return _json_response(response.status_code, error)
+        answer = answer_in(body)
+        error = error_in(answer)
+        if not response.is_success:
+            exchange.is_undispatched = is_undispatched(response.status_code, body)
+            is_session_named = "mcp-session-id" in request.headers or self._on_stream_end is not None
+            fault = fault_of_status(response, had_session=is_session_named)
+            if error is None or fault.kind in ("auth", "gone") or self._on_stream_end is not None:
+                return self._failed(exchange, fault)
+        elif response.status_code == 202 or self._on_stream_end is not None:
+            return httpx2.Response(202)
+        else:
+            asked = _REQUEST_ID.search(request.content)
+            is_ours = answer is not None and asked is not None and is_answer_to(answer, asked[1].decode())
+            if not is_ours or media_type(response) not in ("application/json", ""):
+                return self._failed(exchange, fault_of_foreign(response))
+        if error is None:
+            return _json_response(response.status_code, body, response.headers)
+        exchange.is_said = True
+        # As an HTTP error, to which the SDK gives the id of the request.
+        return _json_response(max(response.status_code, 400), error)
 
     async def _redirect(self, response: httpx2.Response) -> httpx2.Response:
         """Hand a redirect to the SDK without its body, which the SDK would read to the end, whatever its size."""

@@ -1,38 +1,42 @@
 """A server's tools as it lists them, made usable one by one. Pure; knows neither connections nor what a run allows.
 
-One odd entry must not cost the good ones , so nothing is taken as a whole that can be taken in parts.
+One odd entry must not cost the good ones, so nothing is taken as a whole that can be taken in parts. A server decides
+how much work its list is: the number of tools and the parts of all their schemas are bounded.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-import mcp_types
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
-from pydantic import ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.toolbox.results import describe_tool
-from app.toolbox.schema import repair_schema, schema_refused
+from app.toolbox.results import clean_text
+from app.toolbox.schema import MAX_NODES, count_nodes, repair_schema, schema_refused
 
-_ESSENTIALS = frozenset({"name", "title", "description"})
+MAX_NAME_CHARACTERS = 128
+MAX_DESCRIPTION_BYTES = 4096
+MAX_LISTED_NODES = 50_000
+"""Objects and arrays, in all schemas of a server."""
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """One tool of a server, ready to be offered."""
+    """One tool of a server, ready to be offered or with the reason why not; or the reason why others are missing."""
 
     name: str
-    """The original one."""
-    description: str
-    """Never empty."""
-    parameters: JsonObject
-    """The repaired schema; empty where the tool was refused."""
+    """For people: the original one, clean and on one line. Empty where this stands for entries that have no name."""
     refused: str | None
-    """Why the tool cannot be offered, in a sentence."""
-    hints: JsonObject
+    """Why it cannot be offered, in a sentence."""
+    wire_name: str = ""
+    """For calls: the original one as it is."""
+    description: str = ""
+    """Never empty for a tool that can be offered."""
+    parameters: JsonObject = field(default_factory=dict[str, Json])
+    """The repaired schema."""
+    hints: JsonObject = field(default_factory=dict[str, Json])
     """What the server claims of the tool's effects, in MCP's words. Claims, never grants."""
-    param_headers: Mapping[tuple[str, ...], str]
+    param_headers: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
     """Arguments that a modern server wants repeated in headers: their path, and the end of the header's name."""
 
 
@@ -42,72 +46,102 @@ def entries_from_page(page: JsonObject) -> list[Json]:
     return tools if is_array(tools) else []
 
 
-def listed_tools(entries: Iterable[Json], *, modern: bool, schema_bytes: int) -> list[ListedTool]:
-    """Make the entries of all pages usable, in their order.
+def listed_tools(
+    entries: Sequence[Json], *, modern: bool, schema_bytes: int, limit: int, has_more: bool = False
+) -> list[ListedTool]:
+    """Make the entries of all pages usable, in their order; what cannot be offered is there with its reason.
 
-    What has no name, or can be called as a task only, is left out; of tools with the same name the first counts.
+    At most `limit` tools are looked at. The rest, and what has no name of its own, is told by one entry for each cause
+    at the end. `has_more` says that the server has entries that were never read.
     """
-    tools: dict[str, ListedTool] = {}
-    for entry in entries:
-        tool = _tool_from_entry(entry)
-        if tool is not None and tool.name not in tools:
-            tools[tool.name] = _listed(tool, modern=modern, schema_bytes=schema_bytes)
-    return list(tools.values())
+    named: dict[str, JsonObject] = {}
+    nameless = doubled = beyond = 0
+    for position, entry in enumerate(entries):
+        if len(named) >= limit:
+            beyond = len(entries) - position
+            break
+        name = _shown_name(entry.get("name")) if is_object(entry) else ""
+        if not name:
+            nameless += 1
+        elif name in named:
+            doubled += 1
+        else:
+            named[name] = entry
+    reader = _Reader(modern=modern, schema_bytes=schema_bytes)
+    tools = [reader.tool(name, entry) for name, entry in named.items()]
+    left_out = [
+        (nameless, f"Entries of the tool list that have no name, left out: {nameless}."),
+        (doubled, f"Entries of the tool list with the name of an earlier one, left out: {doubled}."),
+        (beyond, f"Entries of the tool list beyond the first {limit} tools, left out: {beyond}."),
+        (has_more, "The tool list goes on after what was read; the rest is left out."),
+    ]
+    return tools + [ListedTool("", refused=reason) for count, reason in left_out if count]
 
 
-def _tool_from_entry(entry: Json) -> mcp_types.Tool | None:
-    if not is_object(entry) or not isinstance(entry.get("name"), str) or not entry["name"]:
+def _shown_name(name: Json) -> str:
+    """Make a name fit to be shown. One that is too long for use keeps its beginning."""
+    if not isinstance(name, str):
+        return ""
+    shown = " ".join(clean_text(name[:MAX_NAME_CHARACTERS])[0].split())
+    return f"{shown}…" if len(name) > MAX_NAME_CHARACTERS else shown
+
+
+class _Reader:
+    """Reads the tools of one list, with the nodes that are left for their schemas."""
+
+    def __init__(self, *, modern: bool, schema_bytes: int) -> None:
+        self._modern = modern
+        self._schema_bytes = schema_bytes
+        self._left = MAX_LISTED_NODES
+
+    def tool(self, name: str, entry: JsonObject) -> ListedTool:
+        given: Json = entry.get("inputSchema")
+        schema: JsonObject = given if is_object(given) else {"type": "object"}
+        refused = self._refused(entry, schema)
+        if refused is not None:
+            return ListedTool(name, refused)
+        annotations: Json = entry.get("annotations")
+        claims: JsonObject = annotations if is_object(annotations) else {}
+        return ListedTool(
+            name,
+            refused=None,
+            wire_name=entry["name"],
+            description=_description(name, (entry.get("description"), entry.get("title"), claims.get("title"))),
+            parameters=repair_schema(schema),
+            hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
+            param_headers=x_mcp_header_map(schema) if self._modern else {},
+        )
+
+    def _refused(self, entry: JsonObject, schema: JsonObject) -> str | None:
+        if len(entry["name"]) > MAX_NAME_CHARACTERS:
+            return f"Its name is longer than {MAX_NAME_CHARACTERS} characters."
+        execution: Json = entry.get("execution")
+        if is_object(execution) and execution.get("taskSupport") == "required":
+            return "It can be called as a task only, which is not supported."
+        nodes = count_nodes(schema)
+        if self._left < nodes <= MAX_NODES:
+            return f"The schemas of its server have more than {MAX_LISTED_NODES} parts in all."
+        refused = schema_refused(schema, max_bytes=self._schema_bytes)
+        if refused is not None:
+            return refused
+        self._left -= nodes
+        if self._modern and find_invalid_x_mcp_header(schema) is not None:
+            return "Its schema asks for request headers in a way that the protocol forbids."
         return None
-    schema: Json = entry.get("inputSchema")
-    whole = {**entry, "inputSchema": schema if is_object(schema) else {"type": "object"}}
-    execution: Json = entry.get("execution")
-    if is_object(execution) and execution.get("taskSupport") == "required":
-        return None
-    bare: JsonObject = {key: value for key, value in whole.items() if key in _ESSENTIALS and isinstance(value, str)}
-    annotated = {"annotations": entry["annotations"]} if is_object(entry.get("annotations")) else {}
-    for attempt in (whole, {**bare, **annotated, "inputSchema": whole["inputSchema"]}):
-        try:
-            return mcp_types.Tool.model_validate(attempt, by_name=False)
-        except ValidationError:
-            continue
-    return mcp_types.Tool.model_validate({**bare, "inputSchema": whole["inputSchema"]}, by_name=False)
 
 
-def _listed(tool: mcp_types.Tool, *, modern: bool, schema_bytes: int) -> ListedTool:
-    refused = schema_refused(tool.input_schema, max_bytes=schema_bytes)
-    if refused is None and modern and find_invalid_x_mcp_header(tool.input_schema) is not None:
-        refused = "Its schema asks for request headers in a way that the protocol forbids."
-    hints = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations else {}
-    return ListedTool(
-        name=tool.name,
-        description=describe_tool(tool),
-        parameters=repair_schema(tool.input_schema) if refused is None else {},
-        refused=refused,
-        hints={key: hints[key] for key in _HINTS if key in hints},
-        param_headers=x_mcp_header_map(tool.input_schema) if modern and refused is None else {},
-    )
+def _description(name: str, candidates: Sequence[Json]) -> str:
+    """Return what the model is told of a tool: the first text that has something to read, at most 4 KiB of it."""
+    for candidate in candidates:
+        cleaned = clean_text(candidate)[0].strip() if isinstance(candidate, str) else ""
+        if cleaned:
+            return _shortened(cleaned)
+    return f"The tool {name}."
 
 
-def readable_result(raw: JsonObject) -> mcp_types.CallToolResult | None:
-    """Read a tool's result; blocks that are no MCP content are left out. None where it is no result at all."""
-    content: Json = raw.get("content", [])
-    if not is_array(content) or ("content" not in raw and "structuredContent" not in raw):
-        return None
-    rest: JsonObject = {key: raw[key] for key in ("structuredContent", "isError") if key in raw}
-    for blocks in (content, _good_blocks(content)):
-        try:
-            return mcp_types.CallToolResult.model_validate({**rest, "content": blocks}, by_name=False)
-        except ValidationError:
-            continue
-    return None
-
-
-def _good_blocks(content: Sequence[Json]) -> list[Json]:
-    good: list[Json] = []
-    for block in content:
-        try:
-            mcp_types.CallToolResult.model_validate({"content": [block]}, by_name=False)
-        except ValidationError:
-            continue
-        good.append(block)
-    return good
+def _shortened(description: str) -> str:
+    encoded = description.encode()
+    if len(encoded) <= MAX_DESCRIPTION_BYTES:
+        return description
+    marker = " […]"
+    return encoded[: MAX_DESCRIPTION_BYTES - len(marker.encode())].decode(errors="ignore") + marker

@@ -1,4 +1,4 @@
-"""Why a message got no MCP answer: from an HTTP response or a transport error to a fault. Pure.
+"""What became of a message: from an HTTP response or a transport error to an answer, another place, or a fault. Pure.
 
 Nothing a server sent as a body, and no address, header or text of an exception, gets into a fault. Two things of a
 server's are kept: its status, and the challenge of one that wants authorization.
@@ -7,13 +7,14 @@ server's are kept: its status, and the challenge of one that wants authorization
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import httpx2
 
-from app.domain.jsontypes import Json, is_object
+from app.domain.jsontypes import Json, JsonObject, is_object
 
 FaultKind: TypeAlias = Literal["unreachable", "lost", "auth", "gone", "status", "foreign"]
 """`unreachable`: nothing was sent. `lost`: sent, no answer. `auth`: 401, or 403 with a challenge. `gone`: the server
@@ -31,6 +32,28 @@ class Fault:
     """`WWW-Authenticate`; only with `auth`, and empty where a 401 came without."""
 
 
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way: how long its answer may be silent, and what became of it on the level of HTTP."""
+
+    read_seconds: float
+    on_fault: Callable[[], None] | None = None
+    """Called where the answer would come on another stream, so that nobody waits for it."""
+    attempted: bool = False
+    status: int | None = None
+    fault: Fault | None = None
+    broke_off: bool = False
+    """An event stream began to answer and ended."""
+    is_undispatched: bool = False
+    """The transport refused the message before anything could run."""
+    is_said: bool = False
+    """The error is the server's own word and not the SDK's."""
+
+
+under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
+"""The exchange of the request that this context sends. The SDK posts in its sender's context."""
+
+
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError)
 """All that sending may raise: `ValueError` for header values, `RuntimeError` for streams that were closed meanwhile."""
 
@@ -45,6 +68,14 @@ _REASONS: Mapping[type[Exception], Fault] = {
 
 TOO_LARGE = Fault("foreign", "The server's reply is too large.")
 ENCODED = Fault("foreign", "The server's reply is compressed, which was not asked for.")
+
+_STRANGER = re.compile(
+    rb"protocol.?version|session.?id\b|session\W+(was\W+|is\W+)?not\W+found|(unknown|no such|invalid|missing) session"
+    rb"|not (yet )?(been )?initiali[sz]ed",
+    re.IGNORECASE,
+)
+"""What transports say when they refuse a message that is not of their version or session."""
+_STRANGER_BYTES = 2000
 
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 
@@ -70,11 +101,41 @@ def fault_of_status(response: httpx2.Response, *, had_session: bool) -> Fault:
     return Fault("status", f"The server answered with HTTP status {status}{hint}.", status)
 
 
+def is_undispatched(status: int, body: bytes) -> bool:
+    """Tell whether an HTTP error comes from the transport, before anything that could run a tool saw the message.
+
+    A 404 or 405 without a JSON-RPC error does: there is no such place or session. Others must speak of the version or
+    the session.
+    """
+    if status in (404, 405) and answer_in(body) is None:
+        return True
+    return status in (400, 404) and _STRANGER.search(body[:_STRANGER_BYTES]) is not None
+
+
 def fault_of_foreign(response: httpx2.Response) -> Fault:
     """Say that a successful answer is not MCP."""
     media = media_type(response)
     kind = f" of type {media}" if _MEDIA_TYPE.fullmatch(media) else ""
     return Fault("foreign", f"The server answered with something{kind} that is not MCP.", response.status_code)
+
+
+def request_elsewhere(request: httpx2.Request, response: httpx2.Response) -> httpx2.Request | None:
+    """Return the request that a redirect asks for; None where it would leave the origin or lose its method.
+
+    To https on the same host is no other origin, where both ports are the usual ones.
+    """
+    if not response.has_redirect_location or (request.method != "GET" and response.status_code not in (307, 308)):
+        return None
+    try:
+        url = request.url.join(response.headers["location"])
+    except httpx2.InvalidURL:
+        return None
+    origins = [(place.scheme, place.host, place.port) for place in (request.url, url)]
+    if origins[0] != origins[1] and origins != [("http", url.host, None), ("https", url.host, None)]:
+        return None
+    return httpx2.Request(
+        request.method, url, headers=request.headers, content=request.content, extensions=request.extensions
+    )
 
 
 def media_type(response: httpx2.Response) -> str:
@@ -87,19 +148,30 @@ def is_encoded(response: httpx2.Response) -> bool:
     return response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
-def is_answer(body: bytes) -> bool:
-    """Tell whether a body is a JSON-RPC result or error."""
+def answer_in(body: bytes) -> JsonObject | None:
+    """Return the JSON-RPC result or error that a body holds; None where it holds none."""
     value = _json_or_none(body)
-    return is_object(value) and value.get("jsonrpc") == "2.0" and not value.keys().isdisjoint(("result", "error"))
-
-
-def error_in(body: bytes) -> bytes | None:
-    """Return the JSON-RPC error that an error body holds, written anew; None where it holds none."""
-    value = _json_or_none(body)
-    error: Json = value.get("error") if is_object(value) and value.get("jsonrpc") == "2.0" else None
-    if not is_object(error) or type(error.get("code")) is not int or not isinstance(error.get("message"), str):
+    if not is_object(value) or value.get("jsonrpc") != "2.0":
         return None
-    return json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+    error: Json = value.get("error")
+    if is_object(error):
+        return value if type(error.get("code")) is int and isinstance(error.get("message"), str) else None
+    return value if is_object(value.get("result")) else None
+
+
+def error_in(answer: JsonObject | None) -> bytes | None:
+    """Write the error of an answer anew, for whatever request it answers; None where there is none."""
+    if answer is None or not is_object(answer.get("error")):
+        return None
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": answer["error"]}).encode()
+
+
+def is_answer_to(answer: JsonObject, request_id: str) -> bool:
+    """Tell whether an answer is that of a request. An error may lack the id, where the server could not read it."""
+    answered: Json = answer.get("id")
+    if answered is None:
+        return is_object(answer.get("error"))
+    return not isinstance(answered, bool) and str(answered) == request_id
 
 
 def _json_or_none(body: bytes) -> Json:

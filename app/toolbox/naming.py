@@ -18,23 +18,28 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 def exposed_names(tools: Sequence[tuple[ServerSpec, str]]) -> list[str]:
     """Name each tool, given as (server, original name): valid, distinct, parallel to the input.
 
-    Where names collide, an operator's tool keeps the plain one, else the first in order; each other gets its server's
-    name as suffix, then a number. A user's server thus never takes a name from an operator's.
+    Where names collide, the first in order keeps the plain one; each other gets its server's name as suffix, then a
+    number. All tools of operators are named before those of users, so what users bring never changes their names.
     """
-    plain = [_cut(_clean(name) or "tool", name) for _, name in tools]
     names: dict[int, str] = {}
-    taken: dict[str, int] = {}
-    for position in sorted(range(len(tools)), key=lambda index: tools[index][0].trust != "operator"):
-        if taken.setdefault(plain[position], position) == position:
-            names[position] = plain[position]
-    used = set(taken)
+    used: set[str] = set()
     numbers: dict[str, count[int]] = {}
-    for position, (server, name) in enumerate(tools):
-        if position not in names:
+    for trust in ("operator", "user"):
+        plain = {at: _plain(name) for at, (server, name) in enumerate(tools) if server.trust == trust}
+        for position, name in plain.items():
+            if name not in used:
+                names[position] = name
+                used.add(name)
+        for position in [position for position in plain if position not in names]:
+            server, name = tools[position]
             suffixed = f"{plain[position]}_{_clean(server.name) or 'server'}"
             names[position] = _free(_cut(suffixed, f"{name}\n{server.name}"), used, numbers)
             used.add(names[position])
     return [names[position] for position in range(len(tools))]
+
+
+def _plain(name: str) -> str:
+    return _cut(_clean(name) or "tool", name)
 
 
 def _clean(name: str) -> str:

@@ -28,7 +28,7 @@ class Offer:
     tools: tuple[ListedTool, ...] = ()
     """What passes the server's lists and can be offered to a model."""
     dropped: tuple[ListedTool, ...] = ()
-    """What passes the lists and cannot."""
+    """What passes the lists and cannot, and what is told of entries without a name."""
     listing: Listing | None = None
     code: str | None = None
     message: str | None = None
@@ -78,7 +78,7 @@ class Offers:
             listing = await (self._listings.afresh(server) if afresh else self._listings.of(server))
         except Trouble as trouble:
             return _offer_of_trouble(server, trouble)
-        allowed = [tool for tool in listing.tools if tool_allowed(server, tool.name)]
+        allowed = [tool for tool in listing.tools if not tool.name or tool_allowed(server, tool.name)]
         return Offer(
             server,
             "ready",

@@ -1,11 +1,12 @@
 """Connections to MCP servers, kept and shared across runs. Owns one task group, and in it one task a connection.
 
 A server that does not know its connections apart (all of the modern era, and handshakes without a session id) gets one,
-which all runs share. One that does keeps a run's state in it, so such a connection is leased to one run at a time.
+which all runs share. One that does keeps a run's state in it, so such a connection is leased to one run at a time, and
+ended once tools were called over it: the next run must not see what this one left there. One that was only listed over
+holds nothing, and the next run takes it.
 """
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from types import TracebackType
@@ -58,6 +59,11 @@ class Pool:
         """Of owner tasks, those that are closing included."""
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
+        self._on_doubt: Callable[[bytes], None] = _ignore
+
+    def when_in_doubt(self, forget: Callable[[bytes], None]) -> None:
+        """Have `forget` called with a server's key whenever what was known of it may be true no longer."""
+        self._on_doubt = forget
 
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -71,19 +77,6 @@ class Pool:
             connection.close()
         return await self._tasks.__aexit__(kind, error, traceback)
 
-    @asynccontextmanager
-    async def leased(self, server: ServerSpec) -> AsyncGenerator[Connection]:
-        """Lend a connection for the length of a block.
-
-        Raises:
-            Trouble: On entering, when none can be made.
-        """
-        connection = await self.lease(server)
-        try:
-            yield connection
-        finally:
-            connection.release()
-
     async def lease(self, server: ServerSpec) -> Connection:
         """Lend a connection until its `release` is called.
 
@@ -94,7 +87,13 @@ class Pool:
         stillborn = 0
         while stillborn < _STILLBORN:
             connection = self._find(key) or self._open(key, server)
-            await connection.opened()
+            connection.waiters += 1
+            try:
+                await connection.opened()
+            finally:
+                connection.waiters -= 1
+                if connection.is_opening and not connection.waiters:
+                    connection.close()
             if connection.is_over:
                 stillborn += 1
             elif not (connection.keeps_session and connection.users):
@@ -102,7 +101,7 @@ class Pool:
                     self._memories[key] = connection.memory
                 connection.users += 1
                 return connection
-        raise Trouble("connection_lost", "The server ends each connection at once.")
+        raise Trouble("server_unreachable", "The server ends each connection at once.")
 
     def _find(self, key: bytes) -> Connection | None:
         """Find one that may be used, or that may prove usable once it is open."""
@@ -130,7 +129,14 @@ class Pool:
                 self._memories.pop(key, None)
 
         memory = self._memories.get(key)
-        connection = Connection(server, self._egress, self._connection_limits, memory, on_end=forget)
+        connection = Connection(
+            server,
+            self._egress,
+            self._connection_limits,
+            memory,
+            on_end=forget,
+            on_doubt=lambda: self._on_doubt(key),
+        )
         self._connections.setdefault(key, []).append(connection)
         self._count += 1
         self._tasks.start_soon(self._own, connection)
@@ -153,3 +159,7 @@ class Pool:
     def _all(self) -> Iterator[Connection]:
         for connections in self._connections.values():
             yield from connections
+
+
+def _ignore(_: bytes) -> None:
+    pass

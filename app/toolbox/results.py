@@ -1,21 +1,28 @@
 """Turns what MCP servers say into what the model reads and what events carry: cleaned, capped, never empty. Pure.
 
 What a server says is passed on as data. Characters that nobody sees (control, zero-width, direction, tag) are removed,
-since they hide instructions from the person who reads along.
+since they hide instructions from the person who reads along. What is dropped leaves a note in its place.
+
+A server decides how much work its result is: everything here is bounded in blocks and parts, and a long text is cleaned
+in pieces, so that a thread that does it lets others go on.
 """
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-import mcp.types as mcp_types
+import mcp_types
+from pydantic import TypeAdapter, ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import ToolOutcome
 
-MAX_DESCRIPTION_BYTES = 4096
+_MAX_BLOCKS = 256
+_MAX_BLOCK_PARTS = 200
+_MAX_PARTS = 20_000
+"""Values of any kind, in structured content."""
 _MAX_JSON_DEPTH = 64
 _NOTES_BYTES = 1024
 
@@ -32,6 +39,7 @@ _SURROGATE = "\ud800-\udfff"
 _UNSEEN = re.compile(f"[{_CONTROL}{_FORMAT}]")
 _UNPAIRED = re.compile(f"[{_SURROGATE}]")
 _UNFIT_FOR_DESCRIPTIONS = re.compile(f"[{_CONTROL}{_FORMAT}{_PRIVATE}{_SURROGATE}]")
+_PIECE_CHARACTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,67 +53,218 @@ class ResultLimits:
 
 def clean_text(text: str) -> tuple[str, int]:
     """Return a name or description without unseen, private-use and unpaired characters, and how many were removed."""
-    return _UNFIT_FOR_DESCRIPTIONS.subn("", text)
+    cleaned = _substituted(_UNFIT_FOR_DESCRIPTIONS, "", text)
+    return cleaned, len(text) - len(cleaned)
 
 
-def describe_tool(tool: mcp_types.Tool) -> str:
-    """Return what the model is told of a tool: its description, else its title, else its name; clean, at most 4 KiB."""
-    title = tool.annotations.title if tool.annotations else None
-    for candidate in (tool.description, tool.title, title):
-        cleaned = clean_text(candidate or "")[0].strip()
-        if cleaned:
-            return _shortened(cleaned)
-    return _shortened(f"The tool {clean_text(tool.name)[0]}.")
+def outcome_from_result(raw: JsonObject, limits: ResultLimits) -> ToolOutcome | None:
+    """Turn a tool's result, as it came, into text for the model and one output for the event.
 
-
-def outcome_from_result(result: mcp_types.CallToolResult, limits: ResultLimits) -> ToolOutcome:
-    """Turn a tool's result into text for the model and one output for the event.
-
-    An `isError` result is an outcome with code `tool_failed`; the model reads its text, marked as an error.
+    None where it is no result at all. An `isError` result is an outcome with code `tool_failed`; the model reads its
+    text, marked as an error.
     """
-    blocks = [_clean_json(block.model_dump(by_alias=True, exclude_none=True)) for block in result.content]
-    structured = _clean_json(result.structured_content)
-    said = _said(blocks, structured)
-    if result.is_error:
+    result = _read(raw)
+    if result is None:
+        return None
+    said = _said(result)
+    if raw.get("isError") in (True, "true"):
         mark = "The tool reported an error:\n"
         cut = _cut(said or "The tool failed without saying why.", limits.model_text_bytes - len(mark), _ADVICE)
+        omitted = cut.omitted + result.omitted
         return ToolOutcome(
-            text=mark + cut.text, error_code="tool_failed", message=cut.text, omitted_characters=cut.omitted
+            text=mark + cut.text,
+            error_code="tool_failed",
+            message=cut.text,
+            omitted_characters=omitted,
+            is_cut_for_reader=omitted > 0 or result.left_out > 0,
         )
-    cut = _cut(said or "The tool ran and returned nothing.", limits.model_text_bytes, _ADVICE)
-    output = _output(said, structured, blocks, limits.client_result_bytes)
-    return ToolOutcome(text=cut.text, outputs=(output,), omitted_characters=cut.omitted)
+    nothing = "The tool ran and returned no visible text." if result.blocks else "The tool ran and returned nothing."
+    cut = _cut(said or nothing, limits.model_text_bytes, _ADVICE)
+    output, is_cut = _output(said, result, limits.client_result_bytes)
+    return ToolOutcome(
+        text=cut.text,
+        outputs=(output,),
+        omitted_characters=cut.omitted + result.omitted,
+        is_cut_for_reader=is_cut,
+    )
+
+
+def _substituted(pattern: re.Pattern[str], by: str, text: str) -> str:
+    """Replace single characters. Piece by piece, since nothing else runs while a pattern is at work."""
+    pieces = range(0, len(text), _PIECE_CHARACTERS)
+    return "".join(pattern.sub(by, text[start : start + _PIECE_CHARACTERS]) for start in pieces)
 
 
 def _clean(text: str) -> str:
-    return _UNPAIRED.sub("\ufffd", _UNSEEN.sub("", text))
+    return _substituted(_UNPAIRED, "\ufffd", _substituted(_UNSEEN, "", text))
 
 
-def _clean_json(value: Json, depth: int = 0) -> Json:
-    if isinstance(value, str):
-        return _clean(value)
-    if depth >= _MAX_JSON_DEPTH and (is_object(value) or is_array(value)):
-        return f"[nested deeper than {_MAX_JSON_DEPTH} levels]"
-    if is_object(value):
-        return {_clean(key): _clean_json(item, depth + 1) for key, item in value.items()}
-    if is_array(value):
-        return [_clean_json(item, depth + 1) for item in value]
-    return value
+class _Copy:
+    """One walk through JSON that cleans it and ends after so many parts, with notes where something is missing."""
+
+    def __init__(self, parts: int) -> None:
+        self._left = parts
+        self.is_cut = False
+
+    def of(self, value: Json, depth: int = 0) -> Json:
+        self._left -= 1
+        if isinstance(value, str):
+            return _clean(value)
+        if depth >= _MAX_JSON_DEPTH and (is_object(value) or is_array(value)):
+            return f"[nested deeper than {_MAX_JSON_DEPTH} levels]"
+        if is_object(value):
+            return self._object(value, depth)
+        return self._array(value, depth) if is_array(value) else value
+
+    def _object(self, value: JsonObject, depth: int) -> JsonObject:
+        fields: JsonObject = {}
+        for key, item in value.items():
+            if self._left <= 0:
+                return {**fields, "…": self._rest(len(value) - len(fields))}
+            fields[_clean(key)] = self.of(item, depth + 1)
+        return fields
+
+    def _array(self, value: Sequence[Json], depth: int) -> list[Json]:
+        items: list[Json] = []
+        for item in value:
+            if self._left <= 0:
+                return [*items, self._rest(len(value) - len(items))]
+            items.append(self.of(item, depth + 1))
+        return items
+
+    def _rest(self, count: int) -> str:
+        self.is_cut = True
+        return f"[{count} more left out]"
 
 
-def _said(blocks: Sequence[JsonObject], structured: Json) -> str:
-    """Write a whole result as text. Structured content is a fill-in: with usable text it would be said twice."""
-    lines = [_text_from_block(block) for block in blocks]
-    if structured is not None and not any(_is_text(block) for block in blocks):
-        lines.append(_dump(structured))
-    said = "\n".join(line for line in lines if line)
+class _Block(NamedTuple):
+    """One block of a result."""
+
+    shown: JsonObject
+    """For the event: valid MCP content."""
+    line: str
+    """For the model."""
+    is_readable: bool = True
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A result within bounds."""
+
+    blocks: Sequence[_Block]
+    left_out: int
+    """Blocks after the last one that is read."""
+    omitted: int
+    """Characters of text in those."""
+    structured: Json
+    is_structure_cut: bool
+
+
+def _read(raw: JsonObject) -> _Result | None:
+    """Read a result; null means absent, wherever a field may be absent."""
+    content: Json = raw.get("content")
+    content = [] if content is None else content
+    if not is_array(content) or ("content" not in raw and "structuredContent" not in raw):
+        return None
+    rest = content[_MAX_BLOCKS:]
+    copy = _Copy(_MAX_PARTS)
+    return _Result(
+        blocks=[_block(block) for block in content[:_MAX_BLOCKS]],
+        left_out=len(rest),
+        omitted=sum(len(block["text"]) for block in rest if is_object(block) and isinstance(block.get("text"), str)),
+        structured=copy.of(raw.get("structuredContent")),
+        is_structure_cut=copy.is_cut,
+    )
+
+
+_KINDS = ("text", "image", "audio", "resource", "resource_link")
+_ESSENTIALS = ("type", "text", "data", "blob", "mimeType", "uri", "name", "title", "description")
+_CONTENT: Final = TypeAdapter[mcp_types.ContentBlock](mcp_types.ContentBlock)
+
+
+def _block(raw: Json) -> _Block:
+    """Read one block: as it is, else what it is about without its trimmings, else a note of what cannot be read."""
+    if not is_object(raw) or raw.get("type") not in _KINDS:
+        copy = _Copy(_MAX_BLOCK_PARTS)
+        line = _dump(_without_media(copy.of(raw)))
+        return _Block(_as_text(line), line, is_cut=copy.is_cut)
+    whole = {key: value for key, value in raw.items() if value is not None}
+    for attempt in (whole, _essentials(raw)):
+        copy = _Copy(_MAX_BLOCK_PARTS)
+        block: JsonObject = copy.of(attempt)
+        if not copy.is_cut and _is_content(block):
+            return _Block(block, _text_from_block(block))
+    note = f"[unreadable block of type {raw['type']}]"
+    return _Block(_as_text(note), note, is_readable=False)
+
+
+def _is_content(block: JsonObject) -> bool:
+    try:
+        _CONTENT.validate_python(block, by_name=False)
+    except ValidationError:
+        return False
+    return True
+
+
+def _essentials(block: JsonObject) -> JsonObject:
+    bare: JsonObject = {key: block[key] for key in _ESSENTIALS if isinstance(block.get(key), str)}
+    inner: Json = block.get("resource")
+    return {**bare, "resource": _essentials(inner)} if is_object(inner) else bare
+
+
+def _as_text(line: str) -> JsonObject:
+    return {"type": "text", "text": line}
+
+
+def _said(result: _Result) -> str:
+    """Write a whole result as text. Structured content is a fill-in: with a block to show it would be said twice."""
+    lines = [block.line for block in result.blocks if block.line]
+    if result.left_out:
+        lines.append(f"[{result.left_out:,} more blocks left out]")
+    if result.structured is not None and not any(block.is_readable and block.line.strip() for block in result.blocks):
+        lines.append(_dump(_without_media(result.structured)))
+    said = "\n".join(lines)
     return said if said.strip() else ""
 
 
-def _is_text(block: JsonObject) -> bool:
-    inner: Json = block.get("resource") if block.get("type") == "resource" else block
-    text: Json = inner.get("text") if is_object(inner) else None
-    return isinstance(text, str) and bool(text.strip())
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{60,}+\r?\n)*+[A-Za-z0-9+/_-]++={0,2}\s*")
+_DATA_URL = re.compile(r"data:[^,]{0,200};base64,")
+_LONG_DATA_CHARACTERS = 2048
+"""Shorter words of that kind may be tokens and cursors, which the model has to hand back."""
+
+
+def _without_media(value: Json) -> Json:
+    """Put notes where bytes are written as text: no model can read them, and they would fill all its room."""
+    if isinstance(value, str):
+        return _data_note(value) if _is_data(value) else value
+    if is_array(value):
+        return [_without_media(item) for item in value]
+    if not is_object(value):
+        return value
+    is_media = value.get("type") in ("image", "audio") or isinstance(value.get("mimeType") or value.get("uri"), str)
+    return {
+        key: _data_note(item)
+        if is_media and key in ("data", "blob") and isinstance(item, str)
+        else _without_media(item)
+        for key, item in value.items()
+    }
+
+
+def _is_data(text: str) -> bool:
+    if len(text) < _LONG_DATA_CHARACTERS:
+        return False
+    # Of one case only: a sequence of letters that means something, or a number in hexadecimal.
+    is_mixed = not text.isupper() and not text.islower()
+    return _DATA_URL.match(text) is not None or (is_mixed and _BASE64.fullmatch(text) is not None)
+
+
+def _data_note(data: str) -> str:
+    return _note("data", _amount(_data_size(data)))
+
+
+def _data_size(data: str) -> int:
+    return max(len(data) * 3 // 4 - data[-2:].count("="), 0)
 
 
 def _text_from_block(block: JsonObject) -> str:
@@ -118,10 +277,8 @@ def _text_from_block(block: JsonObject) -> str:
             size: Json = rest.get("size")
             told = [rest.get("title") or rest.get("name"), uri, rest.get("mimeType"), rest.get("description")]
             return _note("resource link", *told, _amount(size) if isinstance(size, int) else None)
-        case {"type": "image" | "audio" | "resource"}:
-            return _note(*_facts(block))
         case _:
-            return _dump(block)
+            return _note(*_facts(block))
 
 
 def _facts(block: JsonObject) -> tuple[str, ...]:
@@ -129,14 +286,14 @@ def _facts(block: JsonObject) -> tuple[str, ...]:
     inner: Json = block.get("resource", block)
     held: JsonObject = inner if is_object(inner) else {}
     data: Json = held.get("data", held.get("blob", ""))
-    size = len(data) * 3 // 4 - data[-2:].count("=") if isinstance(data, str) else 0
+    size = _data_size(data) if isinstance(data, str) else 0
     facts = [block.get("type"), held.get("uri"), held.get("mimeType"), _amount(size) if size else None]
     return tuple(fact for fact in facts if isinstance(fact, str))
 
 
 def _note(kind: str, *facts: Json) -> str:
     """Write one line about something. Each fact is a stranger's, so it is kept to one line and a sane length."""
-    shown = [" ".join(fact.split())[:500] for fact in facts if isinstance(fact, str) and fact.strip()]
+    shown = [" ".join(fact[:2000].split())[:500] for fact in facts if isinstance(fact, str) and fact.strip()]
     return f"[{kind}: {', '.join(shown)}]" if shown else f"[{kind}]"
 
 
@@ -179,52 +336,51 @@ def _marker(omitted: int, total: int, advice: str) -> str:
     return f"\n[… {omitted:,} of {total:,} characters are left out here.{advice} …]\n"
 
 
-def _shortened(description: str) -> str:
-    encoded = description.encode()
-    if len(encoded) <= MAX_DESCRIPTION_BYTES:
-        return description
-    marker = " […]"
-    return encoded[: MAX_DESCRIPTION_BYTES - len(marker.encode())].decode(errors="ignore") + marker
+def _output(said: str, result: _Result, limit: int) -> tuple[JsonObject, bool]:
+    """Fill an event's output in the order text, structure, blocks, and tell whether that left anything out.
 
-
-def _output(said: str, structured: Json, blocks: Sequence[JsonObject], limit: int) -> JsonObject:
-    """Fill an event's output in the order text, structure, blocks; what does not fit is cut or replaced by a note."""
+    What does not fit is cut or replaced by a note.
+    """
     left = limit - _NOTES_BYTES
     text = _fitted(said, left // 2)
     left -= _size(text)
     output: JsonObject = {"text": text}
     notes: list[str] = []
-    if structured is not None:
-        size = _size(structured)
-        if size <= left:
-            output["structured"] = structured
+    if result.structured is not None:
+        size = _size(result.structured)
+        if result.is_structure_cut:
+            notes.append(_note("structured content", f"more than {_MAX_PARTS:,} parts", "left out"))
+        elif size <= left:
+            output["structured"] = result.structured
             left -= size
         else:
-            notes.append(f"[structured content: {_amount(size)}, left out]")
+            notes.append(_note("structured content", _amount(size), "left out"))
     content: list[JsonObject] = []
-    dropped = 0
-    for block in blocks:
-        shown = _shown(block, left)
-        if shown is None:
+    dropped = result.left_out
+    is_cut = text != said or bool(notes)
+    for block in result.blocks:
+        shown, size = _shown(block.shown, left)
+        is_cut |= block.is_cut or shown is not block.shown
+        if size > left:
             dropped += 1
             continue
         content.append(shown)
-        left -= _size(shown) + 1
+        left -= size + 1
     if dropped:
         notes.append(f"[{dropped} more left out]")
-    return {**output, "content": content + [{"type": "text", "text": note} for note in notes]}
+    return {**output, "content": content + [_as_text(note) for note in notes]}, is_cut or dropped > 0
 
 
-def _shown(block: JsonObject, left: int) -> JsonObject | None:
-    """Return the block, its text cut, or a note in its place; None where not even that fits."""
-    if _size(block) <= left:
-        return block
+def _shown(block: JsonObject, left: int) -> tuple[JsonObject, int]:
+    """Return the block, or a shorter one in its place where it does not fit, and the size; both may be too large."""
+    size = _size(block)
+    if size <= left:
+        return block, size
     if block.get("type") == "text":
-        bare = {"type": "text", "text": ""}
-        shown = {**bare, "text": _fitted(str(block.get("text", "")), left - _size(bare))}
+        shown = _as_text(_fitted(str(block.get("text", "")), left - _size(_as_text(""))))
     else:
-        shown = {"type": "text", "text": _note(*_facts(block), "left out")}
-    return shown if _size(shown) <= left else None
+        shown = _as_text(_note(*_facts(block), "left out"))
+    return shown, _size(shown)
 
 
 def _fitted(text: str, limit: int) -> str:

@@ -13,6 +13,8 @@ from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 MAX_DEPTH = 32
 MAX_NODES = 2000
 """Objects and arrays, in a tool's whole schema."""
+_MAX_VALUES = 50_000
+"""Of any kind, in a tool's whole schema."""
 
 _BRANCH_LISTS = frozenset({"anyOf", "oneOf", "allOf"})
 _LISTS = _BRANCH_LISTS | {"prefixItems", "items"}
@@ -35,7 +37,7 @@ def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
 
     `max_bytes` is the limit of the schema as compact JSON in UTF-8.
     """
-    if _is_too_deep(schema):
+    if count_nodes(schema) > MAX_NODES:
         return f"Its schema is nested deeper than {MAX_DEPTH} levels or has more than {MAX_NODES} parts."
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode(errors="surrogatepass")) > max_bytes:
@@ -119,20 +121,27 @@ def _with_type(node: JsonObject) -> JsonObject:
 
 
 def _is_type(value: Json) -> bool:
-    return isinstance(value, str) or (is_array(value) and bool(value))
+    words: list[Json] = value if is_array(value) else [value]
+    return bool(words) and all(isinstance(word, str) and word in _TYPES for word in words)
 
 
-def _is_too_deep(schema: Json) -> bool:
-    """Count objects and arrays level by level: no recursion, and it ends at the first limit that is passed."""
+def count_nodes(schema: Json) -> int:
+    """Count objects and arrays; a number over `MAX_NODES` means too many, too deep, or too many values in them.
+
+    Goes level by level, without recursion, and ends at the first limit that is passed.
+    """
     level: list[Json] = [schema]
-    nodes = 0
+    nodes = values = 0
     for _ in range(MAX_DEPTH + 1):
         containers = [value for value in level if is_object(value) or is_array(value)]
         nodes += len(containers)
-        if not containers or nodes > MAX_NODES:
-            return nodes > MAX_NODES
+        values += len(level)
+        if nodes > MAX_NODES or values > _MAX_VALUES:
+            break
+        if not containers:
+            return nodes
         level = [inner for value in containers for inner in (value.values() if is_object(value) else value)]
-    return True
+    return MAX_NODES + 1
 
 
 def _has_foreign_reference(schema: JsonObject) -> bool:

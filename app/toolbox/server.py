@@ -4,6 +4,7 @@ A caller waits for its own answer and for the end of the owner: in a cancel scop
 when the connection is over. Deadlines live here, outside the HTTP client, whose limits restart with every byte.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,18 +15,27 @@ import anyio.abc
 import mcp_types
 from mcp import MCPError
 from mcp.shared.dispatcher import ProgressFnT
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
-from app.domain.jsontypes import Json, JsonObject
+from app.domain.jsontypes import JsonObject
 from app.domain.messages import Progress
 from app.domain.spec import ServerSpec
-from app.toolbox.egress import Egress, Exchange, under_way
-from app.toolbox.entries import ListedTool, entries_from_page, listed_tools
-from app.toolbox.faults import Fault
+from app.toolbox.egress import Egress
+from app.toolbox.entries import ListedTool
+from app.toolbox.faults import Exchange, Fault, under_way
 from app.toolbox.progress import ProgressGate
 from app.toolbox.session import Session, headers_from_arguments, is_sendable
 from app.toolbox.transports import TransportName, open_session
-from app.toolbox.trouble import Trouble, trouble_from_error, trouble_from_fault
+from app.toolbox.trouble import (
+    Trouble,
+    trouble_from_error,
+    trouble_from_fault,
+    trouble_from_handshake,
+    trouble_from_loss,
+    trouble_from_silence,
+)
+
+_log = logging.getLogger(__name__)
 
 Era: TypeAlias = Literal["modern", "legacy"]
 
@@ -76,15 +86,20 @@ class Connection:
         memory: Memory | None,
         *,
         on_end: Callable[["Connection"], None],
+        on_doubt: Callable[[], None],
     ) -> None:
+        """Do nothing yet. `on_doubt` is called whenever the server is not what it seemed to be, or not there."""
         self.memory = memory
         """What is believed of the server. None once it has proved wrong, or as long as nothing is known."""
         self.users = 0
+        self.waiters = 0
+        """Who waits for it to open; without any it need not."""
         self.idle_since = anyio.current_time()
         self._server = server
         self._egress = egress
-        self._limits = limits
+        self.limits = limits
         self._on_end = on_end
+        self._on_doubt = on_doubt
         self._opened = anyio.Event()
         self._is_over = False
         self._closing = anyio.Event()
@@ -95,6 +110,8 @@ class Connection:
         self._calls: set[anyio.CancelScope] = set()
         self._exchange = Exchange(0)
         """What became of the latest message of the handshake."""
+        self._holds_state = False
+        """A tool was called in a session of ours, so that the server may keep something of its caller in it."""
         self._is_proven = False
         """Something was answered on this connection, so what is believed of the server is true."""
 
@@ -132,13 +149,16 @@ class Connection:
         """
         await self._opened.wait()
         if self._session is None and self._trouble is not None:
-            self._trouble.again = False  # this was a new connection
+            # Whatever went wrong, no tool ran; and this was a new connection.
+            self._trouble.code, self._trouble.again = "server_unreachable", False
             raise self._trouble
 
     def release(self) -> None:
-        """One user less; without any the idle time begins."""
+        """One user less; without any the idle time begins. A session in which tools were called ends with its user."""
         self.users -= 1
         self.idle_since = anyio.current_time()
+        if self._holds_state and self.keeps_session:
+            self.retire()
 
     def retire(self) -> None:
         """Take no more calls; the owner ends it when those under way are through."""
@@ -159,14 +179,16 @@ class Connection:
         """Open, stay until closed or idle for too long, close. Raises nothing but cancellation."""
         try:
             with self._scope:
-                self._scope.deadline = anyio.current_time() + self._limits.connect_seconds
+                self._scope.deadline = anyio.current_time() + self.limits.connect_seconds
                 await self._live()
             if self._session is None and self._scope.cancelled_caught:
-                limit = f"{self._limits.connect_seconds:g} seconds"
+                limit = f"{self.limits.connect_seconds:g} seconds"
                 self._trouble = Trouble("server_unreachable", f"The server did not get ready within {limit}.")
         finally:
             if self._session is None and self._trouble is None:
                 self._trouble = Trouble("server_unreachable", "The connection was closed before it was ready.")
+            if self._session is None:
+                self._on_doubt()
             self.close()
             for scope in list(self._calls):
                 scope.cancel()
@@ -190,7 +212,8 @@ class Connection:
         if not await self._serve("streamable-http", None, chores) and self._exchange.status in _REFUSING:
             first = self._trouble
             await self._serve("sse", None, chores)
-            self._trouble = first
+            if self._trouble is None or not self._trouble.wants_auth:
+                self._trouble = first
 
     def _is_hopeless(self) -> bool:
         """Tell whether another attempt is pointless: nobody is there, or authorization is missing."""
@@ -200,15 +223,12 @@ class Connection:
 
     async def _serve(self, transport: TransportName, known: Memory | None, chores: anyio.abc.TaskGroup) -> bool:
         """Make one attempt and stay as long as the connection lives. False leaves the reason in `_trouble`."""
-        self._exchange = Exchange(self._limits.connect_seconds)
+        self._exchange = Exchange(self.limits.connect_seconds)
         token = under_way.set(self._exchange)
         try:
             async with open_session(transport, self._server, self._egress, chores, on_end=self._stream_ended) as opened:
                 session, wire = opened
-                try:
-                    await self._shake_hands(session, known)
-                except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
-                    self._trouble = self._trouble_of_handshake(error)
+                if not await self._shake_hands(session, known):
                     return False
                 keeps_session = transport == "sse" or wire.session_id is not None
                 self.memory = Memory(transport, session.discover_result, keeps_session)
@@ -217,7 +237,7 @@ class Connection:
                     await self._stay()
                 finally:
                     self.close()
-                    self._scope.deadline = anyio.current_time() + self._limits.close_seconds
+                    self._scope.deadline = anyio.current_time() + self.limits.close_seconds
         except Exception:  # noqa: BLE001 - whatever ends the SDK's blocks, mostly in groups, ends here
             fault = self._exchange.fault or Fault("unreachable", "No connection to the server can be made.")
             self._trouble = trouble_from_fault(fault, self._server)
@@ -229,64 +249,51 @@ class Connection:
         if self._session is not None:
             self.close()
 
-    async def _shake_hands(self, session: Session, known: Memory | None) -> None:
-        if known is None:
-            await session.negotiate(self._server.protocol, self._limits.probe_seconds, self._is_hopeless)
-            self._is_proven = True
-        elif known.discovered is not None:
-            session.adopt(known.discovered)
-        else:
-            await session.initialize()
-            self._is_proven = True
+    async def _shake_hands(self, session: Session, known: Memory | None) -> bool:
+        """Agree on an era. False leaves the reason in `_trouble`."""
+        with anyio.CancelScope() as scope:
+            self._exchange.on_fault = lambda: scope.cancel() if self._is_hopeless() else None
+            try:
+                if known is None:
+                    await session.negotiate(self._server.protocol, self.limits.probe_seconds, self._is_hopeless)
+                elif known.discovered is not None:
+                    session.adopt(known.discovered)
+                else:
+                    await session.initialize()
+            except (MCPError, ValueError, RuntimeError, TimeoutError) as error:
+                self._trouble = trouble_from_handshake(error, self._exchange, self._server)
+                return False
+        self._is_proven = known is None or known.discovered is None
+        if scope.cancelled_caught and self._exchange.fault is not None:
+            self._trouble = trouble_from_fault(self._exchange.fault, self._server)
+        return not scope.cancelled_caught
 
     async def _stay(self) -> None:
         self._scope.deadline = math.inf
         self._opened.set()
         while not self._closing.is_set():
-            idle_until = self.idle_since + self._limits.idle_seconds
+            idle_until = self.idle_since + self.limits.idle_seconds
             now = anyio.current_time()
             if self.users == 0 and now >= idle_until:
                 return
-            with anyio.move_on_at(idle_until if idle_until > now else now + self._limits.idle_seconds):
+            with anyio.move_on_at(idle_until if idle_until > now else now + self.limits.idle_seconds):
                 await self._closing.wait()
 
-    def _trouble_of_handshake(self, error: Exception) -> Trouble:
-        if isinstance(error, MCPError):
-            return trouble_from_error(error, self._exchange, self._server)
-        if isinstance(error, TimeoutError):
-            return Trouble("server_unreachable", "The server did not answer in time.")
-        return Trouble("server_unreachable", "The server's handshake is not that of an MCP server.")
-
-    async def list_tools(self) -> list[ListedTool]:
-        """List all tools, page by page; a page too many, a tool too many or a repeated cursor ends it.
+    async def list_page(self, cursor: str | None, deadline: float) -> JsonObject:
+        """Ask for one page of the tool list. It is empty where a server that claims no tools has no list.
 
         Raises:
             Trouble: With the reason; `again` where the connection is at fault.
         """
-        deadline = anyio.current_time() + self._limits.list_seconds
-        entries: list[Json] = []
-        cursors: set[str] = set()
-        cursor: Json = None
-        for _ in range(self._limits.pages):
-            scope = anyio.CancelScope(deadline=deadline)
-            params = {} if cursor is None else {"cursor": cursor}
-            try:
-                page = await self._ask("tools/list", params, scope=scope, seconds=self._limits.list_seconds)
-            except Trouble as trouble:
-                if trouble.rpc_code == METHOD_NOT_FOUND and not self._claims_tools():
-                    break
+        seconds = self.limits.list_seconds
+        scope = anyio.CancelScope(deadline=min(deadline, anyio.current_time() + seconds))
+        params: JsonObject = {} if cursor is None else {"cursor": cursor}
+        try:
+            return await self._ask("tools/list", params, scope=scope, seconds=seconds)
+        except Trouble as trouble:
+            if trouble.rpc_code != METHOD_NOT_FOUND or (self._session is not None and self._session.claims_tools):
                 raise
-            entries += entries_from_page(page)
-            cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or cursor in cursors or len(entries) >= self._limits.tools:
-                break
-            cursors.add(cursor)
-        limits = self._limits
-        return listed_tools(entries[: limits.tools], modern=self.era == "modern", schema_bytes=limits.schema_bytes)
-
-    def _claims_tools(self) -> bool:
-        capabilities = self._session.server_capabilities if self._session is not None else None
-        return capabilities is not None and capabilities.tools is not None
+            return {}
 
     async def call_tool(
         self, tool: ListedTool, arguments: JsonObject, on_progress: Callable[[Progress], None], seconds: float
@@ -298,7 +305,7 @@ class Connection:
         Raises:
             Trouble: There is no result. `again` where nothing was executed for sure.
         """
-        latest = anyio.current_time() + self._limits.call_total_seconds
+        latest = anyio.current_time() + self.limits.call_total_seconds
         scope = anyio.CancelScope(deadline=min(anyio.current_time() + seconds, latest))
         gate = ProgressGate(on_progress)
 
@@ -307,14 +314,15 @@ class Connection:
             gate.offer(progress, total, message)
 
         headers = headers_from_arguments(tool.param_headers, arguments) if self.era == "modern" else None
-        params = {"name": tool.name, "arguments": arguments}
+        params = {"name": tool.wire_name, "arguments": arguments}
+        self._holds_state = True
         try:
             return await self._ask(
                 "tools/call", params, scope=scope, seconds=seconds, on_progress=hear, headers=headers
             )
         except Trouble as trouble:
             if trouble.code == "tool_timeout" and anyio.current_time() >= latest:
-                limit = f"{self._limits.call_total_seconds / 60:g} minutes"
+                limit = f"{self.limits.call_total_seconds / 60:g} minutes"
                 raise Trouble("tool_timeout", f"The tool did not finish within {limit}.") from None
             raise
         finally:
@@ -333,7 +341,7 @@ class Connection:
         """Send a request in the caller's task, within `scope`, whose end is the end of the wait."""
         session = self._session
         if session is None or self.is_over:
-            raise Trouble("connection_lost", "The connection was lost.", again=True)
+            raise trouble_from_loss(was_sent=False)
         if not is_sendable(params):
             raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         exchange = Exchange(seconds + _GRACE_SECONDS, on_fault=scope.cancel)
@@ -344,34 +352,33 @@ class Connection:
                 result = await session.ask(method, params, on_progress=on_progress, headers=headers)
                 self._is_proven = True
                 return result
+            if exchange.fault is not None:
+                trouble = trouble_from_fault(exchange.fault, self._server)
+            elif self._closing.is_set():
+                trouble = trouble_from_loss(was_sent=exchange.attempted)
+            else:
+                trouble = trouble_from_silence(seconds)
+            raise self._judged(trouble, exchange)
         except MCPError as error:
-            raise self._trouble_of(error, exchange) from None
+            raise self._judged(trouble_from_error(error, exchange, self._server), exchange, error.code) from None
         finally:
             self._calls.discard(scope)
             under_way.reset(token)
             if self._is_over:
                 self.retire()
-        raise self._trouble_of_waiting(exchange, seconds)
 
-    def _trouble_of(self, error: MCPError, exchange: Exchange) -> Trouble:
-        is_closed = error.code == CONNECTION_CLOSED and error.message == "Connection closed"
-        if exchange.fault is None and exchange.attempted and (is_closed or self._closing.is_set()):
-            self.close()
-            return Trouble("connection_lost", "The connection was lost before the answer came.")
-        trouble = trouble_from_error(error, exchange, self._server)
-        is_refused = exchange.status in _REFUSING and (exchange.fault is not None or error.code == INVALID_REQUEST)
-        if is_refused or error.code == UNSUPPORTED_PROTOCOL_VERSION:
+    def _judged(self, trouble: Trouble, exchange: Exchange, rpc_code: int = 0) -> Trouble:
+        """Draw the conclusions from a trouble: for the call, the connection, and what is believed of the server."""
+        is_version_refused = rpc_code == UNSUPPORTED_PROTOCOL_VERSION
+        is_refused = exchange.status in _REFUSING and (exchange.fault is not None or rpc_code == INVALID_REQUEST)
+        if exchange.is_undispatched or is_version_refused:
+            trouble.again = True
+        if exchange.is_undispatched or is_version_refused or is_refused:
             # The server speaks differently than was believed: it was deployed anew, or has forgotten us.
             self.memory = None
-            trouble.again |= error.code == UNSUPPORTED_PROTOCOL_VERSION or not self._is_proven
+            trouble.again |= not self._is_proven
         if trouble.again or self.memory is None:
             self.retire()
+        if trouble.again or trouble.code not in ("tool_failed", "tool_timeout"):
+            self._on_doubt()
         return trouble
-
-    def _trouble_of_waiting(self, exchange: Exchange, seconds: float) -> Trouble:
-        if exchange.fault is not None:
-            self.close()
-            return trouble_from_fault(exchange.fault, self._server)
-        if self._closing.is_set():
-            return Trouble("connection_lost", "The connection was lost before the answer came.")
-        return Trouble("tool_timeout", f"The server gave no sign of life for {seconds:g} seconds.")

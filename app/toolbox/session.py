@@ -30,6 +30,11 @@ class Session(ClientSession):
     def is_modern(self) -> bool:
         return self.discover_result is not None
 
+    @property
+    def claims_tools(self) -> bool:
+        capabilities = self.server_capabilities
+        return capabilities is not None and capabilities.tools is not None
+
     async def negotiate(self, protocol: Protocol, probe_seconds: float, is_hopeless: Callable[[], bool]) -> None:
         """Find out the era and shake hands.
 

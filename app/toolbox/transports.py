@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal, TypeAlias
 
+import anyio
 import anyio.abc
 import httpx2
 import mcp_types
@@ -15,6 +16,8 @@ from app.toolbox.egress import PRODUCT, VERSION, Egress, Wire
 from app.toolbox.session import Session
 
 TransportName: TypeAlias = Literal["streamable-http", "sse"]
+
+_LAST_WORDS_SECONDS = 1.0
 
 
 @asynccontextmanager
@@ -45,7 +48,10 @@ async def open_session(
             sse_client(server.url, httpx_client_factory=take) as (read, write),
             Session(read, write, client_info=info) as session,
         ):
-            yield session, wire
+            try:
+                yield session, wire
+            finally:
+                await _say_the_rest(wire)
         return
     wire = Wire(egress.limits, chores)
     size = egress.limits.event_bytes
@@ -54,4 +60,13 @@ async def open_session(
         streamable_http_client(server.url, http_client=client, max_sse_event_size=size) as (read, write),
         Session(read, write, client_info=info) as session,
     ):
-        yield session, wire
+        try:
+            yield session, wire
+        finally:
+            await _say_the_rest(wire)
+
+
+async def _say_the_rest(wire: Wire) -> None:
+    """Give what was told to the server just before the end, like the cancellation of a call, the time to get there."""
+    with anyio.move_on_after(_LAST_WORDS_SECONDS):
+        await wire.delivered()

@@ -2,21 +2,32 @@
 
 Its text may be shown: no address, no header, no foreign body. What a server says in a proper MCP error is passed on,
 cleaned and capped, and without the secrets that we sent there.
+
+The code says what may have happened, in either era and over either transport alike:
+
+- `server_unreachable`: nothing was sent, or it was sent on to a place that is not dialled; nothing ran.
+- `connection_lost`: nothing ran, for sure: the request was not sent any more, or the server does not know the session.
+- `tool_failed`: the server said so, in an MCP error or by an HTTP status.
+- `tool_timeout`: it was silent for too long.
+- `tool_outcome_unknown`: the request was sent, and no answer came that can be read; or a gateway answered in its place.
 """
 
-from urllib.parse import parse_qsl, urlsplit
+import re
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 from mcp import MCPError
-from mcp_types import INVALID_REQUEST, PARSE_ERROR
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 
 from app.domain.spec import ServerSpec
-from app.toolbox.egress import Exchange
-from app.toolbox.faults import Fault
+from app.toolbox.faults import Exchange, Fault
 from app.toolbox.results import clean_text
 
 _MESSAGE_CHARACTERS = 2000
 _SHORTEST_SECRET = 6
 """Shorter words of a header, like `Bearer` or a team's number, are no secrets and would mask half the text."""
+_MADE_UP = ("SSE stream ", "Failed to parse ")
+"""How the SDK's sentences begin where an event stream holds no answer that it can use."""
 
 
 class Trouble(Exception):
@@ -37,12 +48,29 @@ class Trouble(Exception):
 
 def masked(text: str, server: ServerSpec) -> str:
     """Take out the words of the server's headers and query that may be secrets, in case it says them back."""
-    words = [word for value in server.headers.values() for word in value.reveal().split() if word.lower() != "bearer"]
-    words += [value for _, value in parse_qsl(urlsplit(server.url).query)]
-    for word in words:
-        if len(word) >= _SHORTEST_SECRET:
-            text = text.replace(word, "…")
-    return text
+    secrets = sorted(set(_secrets(server)), key=len, reverse=True)  # one may begin with another
+    if not secrets:
+        return text
+    return re.sub("|".join(re.escape(secret) for secret in secrets), "…", text, flags=re.IGNORECASE)
+
+
+def _secrets(server: ServerSpec) -> Iterator[str]:
+    for value in server.headers.values():
+        for word in re.split(r"[\s;,]+", value.reveal()):
+            yield from (part for part in (word, word.partition("=")[2]) if _may_be_secret(part))
+    for pair in re.split("[&;]", urlsplit(server.url).query):
+        raw = pair.partition("=")[2] or pair
+        for word in (unquote(raw), unquote_plus(raw)):
+            yield from (form for form in (raw, word, quote(word, safe=""), quote_plus(word)) if _may_be_secret(form))
+
+
+def _may_be_secret(word: str) -> bool:
+    return len(word) >= _SHORTEST_SECRET and word.lower() != "bearer"
+
+
+def said(text: str, server: ServerSpec) -> str:
+    """Make a server's word fit to be shown: cleaned, without our secrets, and then capped, so that none is cut."""
+    return masked(clean_text(text)[0].strip(), server)[:_MESSAGE_CHARACTERS]
 
 
 def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:
@@ -51,36 +79,56 @@ def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:
         return Trouble("server_unreachable", fault.reason, fault=fault, again=True)
     if fault.kind == "gone":
         return Trouble("connection_lost", fault.reason, fault=fault, again=True)
-    if fault.kind == "lost" or fault.status in (502, 503, 504):
+    if fault.kind in ("lost", "foreign") or fault.status in (502, 503, 504):
         return Trouble("tool_outcome_unknown", fault.reason, fault=fault)
     if fault.challenge:
-        challenge = masked(clean_text(fault.challenge)[0][:_MESSAGE_CHARACTERS], server)
-        fault = Fault(fault.kind, fault.reason, fault.status, challenge)
+        fault = Fault(fault.kind, fault.reason, fault.status, said(fault.challenge, server))
     return Trouble("tool_failed", fault.reason, fault=fault)
+
+
+def trouble_from_loss(*, was_sent: bool) -> Trouble:
+    """Say what the end of its connection means for a call."""
+    if was_sent:
+        return Trouble("tool_outcome_unknown", "The connection was lost before the answer came.")
+    return Trouble("connection_lost", "The connection was lost.", again=True)
+
+
+def trouble_from_silence(seconds: float) -> Trouble:
+    """Say that a call was waited for in vain."""
+    return Trouble("tool_timeout", f"The server gave no sign of life for {seconds:g} seconds.")
+
+
+def trouble_from_handshake(error: Exception, exchange: Exchange, server: ServerSpec) -> Trouble:
+    """Say why a server cannot be talked to at all."""
+    if isinstance(error, MCPError):
+        return trouble_from_error(error, exchange, server)
+    if isinstance(error, TimeoutError):
+        return Trouble("server_unreachable", "The server did not answer in time.")
+    return Trouble("server_unreachable", "The server's handshake is not that of an MCP server.")
 
 
 def trouble_from_error(error: MCPError, exchange: Exchange, server: ServerSpec) -> Trouble:
     """Say what an error in place of a result means. The SDK's own errors are told by what the exchange saw."""
     if exchange.fault is not None:
         return trouble_from_fault(exchange.fault, server)
-    return _trouble_seen(exchange, error) or _trouble_said(error, server)
+    if not exchange.is_said:
+        made_up = _trouble_seen(exchange, error)
+        if made_up is not None:
+            return made_up
+    reason = said(error.message, server) or "The server reported an error."
+    return Trouble("tool_failed", reason, rpc_code=error.code)
 
 
 def _trouble_seen(exchange: Exchange, error: MCPError) -> Trouble | None:
     status = exchange.status or 0
     if exchange.broke_off:
-        return Trouble("connection_lost", "The connection broke off before the answer came.")
-    if not exchange.attempted:
-        return Trouble("connection_lost", "The connection was lost.", again=True)
+        return Trouble("tool_outcome_unknown", "The connection broke off before the answer came.")
+    if not exchange.attempted or (error.code == CONNECTION_CLOSED and error.message == "Connection closed"):
+        return trouble_from_loss(was_sent=exchange.attempted)
     if 300 <= status < 400:
         return Trouble("server_unreachable", "The server sends the request to another place, which is not followed.")
     if status == 202 and error.code == INVALID_REQUEST:
         return Trouble("tool_outcome_unknown", "The server took the request and did not answer it.")
+    if error.code in (PARSE_ERROR, CONNECTION_CLOSED) and error.message.startswith(_MADE_UP):
+        return Trouble("tool_outcome_unknown", "The server's answer is too large or cannot be read.")
     return None
-
-
-def _trouble_said(error: MCPError, server: ServerSpec) -> Trouble:
-    if error.code == PARSE_ERROR:  # the SDK's, with the unreadable text in it
-        return Trouble("tool_failed", "The server's answer cannot be read.")
-    said = masked(clean_text(error.message)[0].strip()[:_MESSAGE_CHARACTERS], server)
-    return Trouble("tool_failed", said or "The server reported an error.", rpc_code=error.code)

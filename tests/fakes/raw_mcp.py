@@ -216,12 +216,12 @@ class _Raw:
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> RawRequest | None:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").strip().split("\r\n")
+        method, path, _ = first.split(" ", 2)
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    first, *lines = head.decode("latin-1").strip().split("\r\n")
-    method, path, _ = first.split(" ", 2)
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
 
     async def write(data: bytes) -> None:
         writer.write(data)

@@ -1,7 +1,9 @@
 """The room's door: what a run is told of its servers, which tools it gets, and what people see when they ask."""
 
 import json
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -13,11 +15,13 @@ from app.domain.jsontypes import JsonObject
 from app.domain.messages import Progress
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
+from app.toolbox import entries, results
 from app.toolbox.admission import Policy
 from app.toolbox.box import Options, open_servers
 from tests.fakes.mcp_servers import TOOL_NAMES, Kind, open_mcp_server
 from tests.fakes.raw_mcp import (
     HANG,
+    Era,
     RawRequest,
     http_reply,
     json_reply,
@@ -124,6 +128,79 @@ async def test_tool_whose_schema_is_refused_is_dropped_with_a_notice() -> None:
         (notice,) = run.notices
         assert notice.code == "tool_dropped"
         assert notice.about == {"server": "Fake", "tool": "far"}
+
+
+async def test_each_tool_that_is_not_offered_is_told_by_name_and_the_nameless_by_cause() -> None:
+    tools = [
+        tool_entry("a"),
+        tool_entry("a"),
+        tool_entry("task", execution={"taskSupport": "required"}),
+        tool_entry("hidden", execution={"taskSupport": "required"}),
+        {"description": "no name"},
+        *[tool_entry(f"t{number}") for number in range(300)],
+    ]
+    async with open_raw_mcp(tools=tools) as raw:
+        server = operator(raw.url, allowed_tools=("a", "t*"), blocked_tools=("hidden",))
+        async with open_lone_run(server) as run:
+            assert len(run.box.tools) == 254
+            assert [(notice.code, notice.about) for notice in run.notices] == [
+                ("tool_dropped", {"server": "Fake", "tool": "task"}),
+                *[("tool_dropped", {"server": "Fake"})] * 3,
+            ]
+            told = " ".join(notice.message for notice in run.notices)
+            for cause in ("no name, left out: 1.", "an earlier one, left out: 1.", "256 tools, left out: 47."):
+                assert cause in told
+
+
+async def test_endless_list_is_told_to_go_on() -> None:
+    def page(request: RawRequest) -> bytes:
+        number = int(request.rpc.get("params", {}).get("cursor", "0"))
+        return json_reply(result_of(request, {"tools": [tool_entry(f"t{number}")], "nextCursor": str(number + 1)}))
+
+    async with open_raw_mcp({"tools/list": page}) as raw, open_lone_run(operator(raw.url), pages=3) as run:
+        assert run.names == ["t0", "t1", "t2"]
+        (notice,) = run.notices
+        assert "goes on" in notice.message
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_tool_with_an_unseemly_name_is_shown_clean_and_called_by_what_its_server_calls_it(era: Era) -> None:
+    wild = "a\r\nX-Evil: 1\u202eb\u0000c"
+    async with (
+        open_raw_mcp(era=era, tools=[tool_entry(wild), tool_entry("n" * 200_000)]) as raw,
+        open_servers(LOCAL) as servers,
+    ):
+        async with open_run(servers, operator(raw.url, blocked_tools=("never*",))) as run:
+            assert list(run.report.tools) == ["a X-Evil: 1bc"]
+            (notice,) = run.notices
+            assert notice.about == {"server": "Fake", "tool": "n" * 128 + "…"}
+            (tool,) = run.box.tools
+            assert tool.name == "a X-Evil: 1bc"
+            assert (await run.call(tool.spec.name)).text == "fine"
+            (request,) = [request for request in raw.requests if request.method == "tools/call"]
+            assert request.rpc["params"]["name"] == wild
+            assert "x-evil" not in request.headers
+        (described,) = (await servers.check(operator(raw.url)))["tools"]
+        assert described["name"] == "a X-Evil: 1bc"
+        async with open_run(servers, operator(raw.url, blocked_tools=("a X-Evil: 1bc",))) as run:
+            assert not run.box.tools
+
+
+async def test_lists_and_results_are_read_beside_the_loop_so_that_large_ones_hold_up_nobody() -> None:
+    read_here: list[str] = []
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in (entries.__file__, results.__file__):
+            read_here.append(frame.f_code.co_name)
+
+    async with open_raw_mcp() as raw:
+        sys.setprofile(watch)  # this thread's calls only
+        try:
+            async with open_lone_run(operator(raw.url)) as run:
+                assert (await run.call("echo")).text == "fine"
+        finally:
+            sys.setprofile(None)
+    assert set(read_here) <= {"entries_from_page"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,19 @@ from app.toolbox.listing import ListingLimits, Listings
 from app.toolbox.pool import Pool, PoolLimits
 from app.toolbox.trouble import Trouble
 from tests.fakes.mcp_servers import open_mcp_server, wait_until
-from tests.fakes.raw_mcp import HANG, RawMcp, RawRequest, http_reply, json_reply, open_raw_mcp, result_of, tool_entry
+from tests.fakes.raw_mcp import (
+    CUT,
+    HANG,
+    RawMcp,
+    RawRequest,
+    Reply,
+    error,
+    http_reply,
+    json_reply,
+    open_raw_mcp,
+    result_of,
+    tool_entry,
+)
 from tests.fakes.toolboxes import QUICK, operator
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +126,54 @@ async def test_server_that_lists_too_slowly_is_given_up_in_time() -> None:
             listings = Listings(connections, ListingLimits(seconds=0.3), tasks)
             with anyio.fail_after(2), pytest.raises(Trouble, match="did not list its tools"):
                 await listings.of(operator(raw.url))
+
+
+@pytest.mark.parametrize("second", [http_reply(500), http_reply(404), CUT, HANG, error(-32603, "page 2 broke")])
+async def test_later_page_that_fails_costs_its_own_tools_only(second: Reply, caplog: pytest.LogCaptureFixture) -> None:
+    def first(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, {"tools": [tool_entry("one")], "nextCursor": "cursor-s3cret"}))
+
+    async with open_raw_mcp({"tools/list": [first, second]}) as raw, pool() as connections:
+        async with anyio.create_task_group() as tasks:
+            listings = Listings(connections, ListingLimits(seconds=0.5), tasks)
+            server = operator(f"{raw.url}?key=s3cret", "Pages")
+            assert [tool.name for tool in (await listings.of(server)).tools if not tool.refused] == ["one"]
+    assert "Pages" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+async def test_fresh_list_replaces_the_kept_one() -> None:
+    def page(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, {"tools": [tool_entry(f"t{listed(raw)}")]}))
+
+    async with (
+        open_raw_mcp({"tools/list": page}) as raw,
+        pool() as connections,
+        anyio.create_task_group() as tasks,
+    ):
+        listings = Listings(connections, ListingLimits(), tasks)
+        server = operator(raw.url)
+        seen = [await listings.of(server), await listings.afresh(server), await listings.of(server)]
+        assert [listing.tools[0].name for listing in seen] == ["t1", "t2", "t2"]
+
+
+async def test_listing_that_all_have_left_is_stopped_and_the_next_caller_starts_another() -> None:
+    def fine(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, {"tools": [tool_entry("echo")]}))
+
+    async with (
+        open_raw_mcp({"tools/list": [HANG, fine]}) as raw,
+        pool() as connections,
+        anyio.create_task_group() as tasks,
+    ):
+        listings = Listings(connections, ListingLimits(), tasks)
+        async with anyio.create_task_group() as callers:
+            for _ in range(2):
+                callers.start_soon(listings.of, operator(raw.url))
+            await wait_until(lambda: listed(raw) == 1)
+            callers.cancel_scope.cancel()
+        with anyio.fail_after(1):
+            assert (await listings.of(operator(raw.url))).tools[0].name == "echo"
 
 
 async def test_list_of_a_server_that_came_back_in_another_era_is_asked_for_twice_and_had() -> None:

@@ -23,7 +23,7 @@ async def counted(run: OpenBox) -> str:
     return (await run.call("count")).text
 
 
-async def test_two_runs_at_once_have_a_session_each_and_keep_it_for_all_their_calls() -> None:
+async def test_two_runs_at_once_have_a_session_each_which_ends_with_its_run() -> None:
     async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
         async with open_run(servers, operator(server.url)) as one, open_run(servers, operator(server.url)) as two:
             texts = [await counted(one), await counted(two), await counted(one), await counted(two)]
@@ -31,10 +31,63 @@ async def test_two_runs_at_once_have_a_session_each_and_keep_it_for_all_their_ca
         assert [text.split()[1] for text in texts] == ["1", "1", "2", "2"]
         assert len(set(sessions)) == 2
         assert set(sessions) == set(server.sessions)
+        await wait_until(lambda: server.http["DELETE"] == 2)
         async with open_run(servers, operator(server.url)) as three:
-            assert (await counted(three)).split()[0] in sessions, "a returned session is used again"
-        assert server.http["DELETE"] == 0
-    assert server.http["DELETE"] == 2
+            session, count = (await counted(three)).split()
+            assert session not in sessions
+            assert count == "1"
+
+
+async def test_session_that_was_only_listed_over_is_taken_by_the_next_run() -> None:
+    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+        for _ in range(3):
+            async with open_run(servers, operator(server.url)) as run:
+                assert run.report.state == "ready"
+        async with open_run(servers, operator(server.url)) as run:
+            assert (await counted(run)).endswith(" 1")
+        assert len(server.sessions) == 1
+
+
+@pytest.mark.parametrize("kind", ["modern", "legacy-stateless"])
+async def test_runs_one_after_another_share_a_connection_without_a_session(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_servers(LOCAL) as servers:
+        for _ in range(3):
+            async with open_run(servers, operator(server.url)) as run:
+                await run.call("echo", text="x")
+        assert server.rpc["initialize"] + server.rpc["server/discover"] <= 2
+
+
+@pytest.mark.parametrize("kind", ["modern", "legacy", "legacy-stateless", "sse"])
+async def test_server_that_died_during_a_call_is_not_ready_for_the_next_run(kind: Kind) -> None:
+    async with open_mcp_server(kind) as server, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(server.url)) as run, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: run.call("wait", seconds=30))
+            await wait_until(lambda: "wait" in server.started)
+            server.kill()
+        async with open_run(servers, operator(server.url)) as run:
+            assert run.report.state == "unavailable"
+
+
+async def test_server_that_cannot_be_connected_to_for_a_call_is_not_ready_for_the_next_run() -> None:
+    async with open_servers(LOCAL) as servers:
+        async with open_raw_mcp(era="modern") as raw, open_run(servers, operator(raw.url)):
+            url = raw.url
+        async with open_run(servers, operator(url)) as run:
+            assert run.report.state == "ready"
+            assert (await run.call("echo")).error_code == "server_unreachable"
+        async with open_run(servers, operator(url)) as run:
+            assert run.report.state == "unavailable"
+
+
+@pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list"])
+async def test_caller_who_leaves_while_a_server_is_asked_leaves_nothing_running(method: str) -> None:
+    options = replace(LOCAL, connection=replace(QUICK, connect_seconds=30, probe_seconds=30, list_seconds=30))
+    async with open_raw_mcp({method: HANG}) as raw, open_servers(options) as servers:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_use, servers, raw.url)
+            await wait_until(lambda: raw.asked[method] == 1)
+            tasks.cancel_scope.cancel()
+        await wait_until(lambda: raw.open_connections == 0, 1)
 
 
 @pytest.mark.parametrize("kind", ["modern", "legacy-stateless"])
@@ -112,11 +165,11 @@ async def test_connection_that_nobody_used_for_a_while_is_ended() -> None:
     options = replace(LOCAL, connection=replace(QUICK, idle_seconds=0.2))
     async with open_mcp_server("legacy") as server, open_servers(options) as servers:
         async with open_run(servers, operator(server.url)) as run:
-            assert (await counted(run)).endswith(" 1")
             assert (await run.call("wait", seconds=0.5)).text == "waited", "a used connection is not idle"
-        await wait_until(lambda: server.http["DELETE"] == 1)
-        async with open_run(servers, operator(server.url)) as run:
-            assert (await counted(run)).endswith(" 1")
+            assert server.http["DELETE"] == 0
+        async with open_run(servers, operator(server.url, protocol="legacy")):
+            pass
+        await wait_until(lambda: server.http["DELETE"] == 2)
 
 
 async def test_too_many_connections_end_the_longest_idle_or_fail_the_new_one() -> None:
@@ -157,6 +210,8 @@ async def test_cancelled_waiter_does_not_stop_the_connection_that_others_wait_fo
             hasty.start_soon(run_once)
             await wait_until(lambda: raw.asked["server/discover"] == 1)
             patient.start_soon(run_once)
+            (attempt,) = servers._offers._listings._under_way.values()
+            await wait_until(lambda: attempt.waiters == 2)
             hasty.cancel_scope.cancel()
             await anyio.lowlevel.cancel_shielded_checkpoint()
             release.set()
@@ -213,7 +268,7 @@ async def test_calls_under_way_when_the_room_is_closed_are_lost_at_once(kind: Ki
                 tasks.start_soon(use)
             await wait_until(lambda: server.started.count("wait") == 2)
         await wait_until(lambda: len(codes) == 2, 1)
-    assert codes == ["connection_lost", "connection_lost"]
+    assert codes == ["tool_outcome_unknown", "tool_outcome_unknown"]
 
 
 async def _leak_run(servers: McpServers, url: str) -> OpenBox:

@@ -4,21 +4,21 @@ import sys
 import unicodedata
 from typing import Any
 
-import mcp.types as mcp_types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.messages import ToolOutcome
-from app.toolbox.results import ResultLimits, clean_text, describe_tool, outcome_from_result
+from app.toolbox.results import ResultLimits, clean_text, outcome_from_result
 
 LIMITS = ResultLimits()
 PNG = base64.b64encode(b"x" * 1500).decode()
 
 
 def outcome(*content: Any, limits: ResultLimits = LIMITS, **rest: Any) -> ToolOutcome:
-    result = mcp_types.CallToolResult.model_validate({"content": list(content), **rest})
-    return outcome_from_result(result, limits)
+    got = outcome_from_result({"content": list(content), **rest}, limits)
+    assert got is not None
+    return got
 
 
 def text(value: str, **rest: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ READINGS: list[tuple[str, list[Any], Any, str]] = [
         "a picture with its facts",
         [{"type": "image", "data": "eHg=", "mimeType": "image/png"}],
         {"w": 1},
-        '[image: image/png, 2 bytes]\n{"w":1}',
+        "[image: image/png, 2 bytes]",
     ),
     ("a picture without a type", [{"type": "image", "data": "eHh4", "mimeType": " "}], None, "[image: 3 bytes]"),
     ("audio", [{"type": "audio", "data": "eHh4", "mimeType": "audio/wav"}], None, "[audio: audio/wav, 3 bytes]"),
@@ -75,7 +75,8 @@ READINGS: list[tuple[str, list[Any], Any, str]] = [
         "[resource link: A B, x:1, d, 5.0 MiB]",
     ),
     ("nothing", [], None, "The tool ran and returned nothing."),
-    ("nothing but unseen characters", [text("\u200b\x1b")], None, "The tool ran and returned nothing."),
+    ("nothing but unseen characters", [text("\u200b\x1b")], None, "The tool ran and returned no visible text."),
+    ("an empty text", [text("")], None, "The tool ran and returned no visible text."),
 ]
 
 
@@ -102,11 +103,139 @@ def test_the_event_carries_each_block_as_it_was_sent() -> None:
     assert output["text"] == "hi\n[image: image/png, 1.5 KiB]\n[resource: doc://7, text/plain]\nseven"
 
 
-def test_a_block_of_an_unknown_kind_is_shown_as_json() -> None:
-    block = mcp_types.ToolUseContent(id="1", name="x", input={"a": 1})
-    content: Any = [block]
-    got = outcome_from_result(mcp_types.CallToolResult.model_construct(content=content), LIMITS)
-    assert json.loads(got.text) == {"type": "tool_use", "id": "1", "name": "x", "input": {"a": 1}}
+@pytest.mark.parametrize(
+    ("block", "read"),
+    [
+        ({"type": "tool_use", "id": "1", "input": {"a": 1}}, '{"type":"tool_use","id":"1","input":{"a":1}}'),
+        ({"type": ["text"], "text": "x"}, '{"type":["text"],"text":"x"}'),
+        ({}, "{}"),
+        (5, "5"),
+        ("plain", '"plain"'),
+        (
+            {"type": "video", "uri": "x:1", "mimeType": "video/mp4", "data": PNG},
+            '{"type":"video","uri":"x:1","mimeType":"video/mp4","data":"[data: 1.5 KiB]"}',
+        ),
+        ({"type": "wide", "all": [0] * 300}, f'{{"type":"wide","all":[{"0," * 197}"[103 more left out]"]}}'),
+    ],
+)
+def test_a_block_of_an_unknown_kind_is_shown_as_json_without_its_bytes(block: Any, read: str) -> None:
+    got = outcome(block)
+    assert got.text == read
+    assert got.outputs[0]["content"] == [text(read)]
+
+
+LINK = {"type": "resource_link", "uri": "x:1", "name": "r"}
+TRIMMINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("annotations out of range", text("good", annotations={"audience": ["user"], "priority": 7}), text("good")),
+    ("annotations that are none", text("good", annotations=5), text("good")),
+    ("metadata that is none", text("good", _meta="x"), text("good")),
+    ("metadata without end", text("good", _meta={str(number): number for number in range(1000)}), text("good")),
+    ("nulls", text("good", annotations=None, _meta=None), text("good")),
+    ("link with an odd size", {**LINK, "size": "large", "title": "R"}, {**LINK, "title": "R"}),
+    ("link with odd icons", {**LINK, "icons": 5, "mimeType": "a/b"}, {**LINK, "mimeType": "a/b"}),
+    (
+        "resource with odd fields",
+        {"type": "resource", "resource": {"uri": "x:1", "text": "t", "_meta": 5, "mimeType": 5}, "annotations": 5},
+        {"type": "resource", "resource": {"uri": "x:1", "text": "t"}},
+    ),
+    (
+        "picture with odd annotations",
+        {"type": "image", "data": "eHg=", "mimeType": "image/png", "annotations": [1]},
+        {"type": "image", "data": "eHg=", "mimeType": "image/png"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("block", "kept"), [row[1:] for row in TRIMMINGS], ids=[row[0] for row in TRIMMINGS])
+def test_odd_trimmings_do_not_cost_their_block(block: dict[str, Any], kept: dict[str, Any]) -> None:
+    got = outcome(block)
+    assert got.outputs == outcome(kept).outputs
+    assert got.outputs[0]["content"] == [kept]
+    assert got.text == outcome(kept).text
+
+
+UNREADABLE: list[dict[str, Any]] = [
+    {"type": "text", "text": 5},
+    {"type": "text"},
+    {"type": "image", "data": "eHg="},
+    {"type": "audio", "mimeType": "audio/wav"},
+    {"type": "resource", "resource": {"uri": "x:1"}},
+    {"type": "resource", "resource": "x"},
+    {"type": "resource_link", "uri": "x:1"},
+]
+
+
+@pytest.mark.parametrize("block", UNREADABLE)
+def test_a_block_that_cannot_be_read_is_named_and_does_not_hide_the_structure(block: dict[str, Any]) -> None:
+    note = f"[unreadable block of type {block['type']}]"
+    got = outcome(block)
+    assert got.text == note
+    assert got.outputs[0]["content"] == [text(note)]
+    assert outcome(block, text("good")).text == f"{note}\ngood"
+    assert outcome(block, structuredContent={"a": 1}).text == f'{note}\n{{"a":1}}'
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        ({"content": None, "structuredContent": {"a": 1}}, '{"a":1}'),
+        ({"content": None, "isError": None}, "The tool ran and returned nothing."),
+        ({"content": [text("good")], "isError": None, "structuredContent": None}, "good"),
+        ({"structuredContent": "good"}, '"good"'),
+        ({}, None),
+        ({"structuredContents": {}}, None),
+        ({"content": "good"}, None),
+        ({"content": text("good")}, None),
+    ],
+)
+def test_null_is_absent_and_what_has_neither_content_nor_structure_is_no_result(raw: Any, read: str | None) -> None:
+    got = outcome_from_result(raw, LIMITS)
+    assert (got and got.text) == read
+    assert got is None or got.error_code is None
+
+
+BYTES = base64.b64encode(bytes(range(256)) * 40).decode()
+PICTURE = {"type": "image", "data": BYTES, "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        PICTURE,
+        {"type": "audio", "data": BYTES, "mimeType": "audio/wav"},
+        {"type": "resource", "resource": {"uri": "x:1", "blob": BYTES}},
+    ],
+)
+def test_structure_that_repeats_a_picture_is_not_told_to_the_model(block: dict[str, Any]) -> None:
+    got = outcome(block, structuredContent={"content": [block]})
+    assert got.text == outcome(block).text
+    assert len(got.text) < 60
+    assert got.outputs[0]["structured"] == {"content": [block]}
+    assert BYTES not in got.outputs[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("structure", "read"),
+    [
+        (PICTURE, {**PICTURE, "data": "[data: 10.0 KiB]"}),
+        ({"a": [{"type": "audio", "data": "eHg="}]}, {"a": [{"type": "audio", "data": "[data: 2 bytes]"}]}),
+        ({"uri": "x:1", "blob": "eHg="}, {"uri": "x:1", "blob": "[data: 2 bytes]"}),
+        ({"mimeType": "a/b", "data": ""}, {"mimeType": "a/b", "data": "[data: 0 bytes]"}),
+        ({"png": BYTES}, {"png": "[data: 10.0 KiB]"}),
+        ([BYTES.replace("+", "-").replace("/", "_")], ["[data: 10.0 KiB]"]),
+        ({"png": "\n".join([BYTES[:76]] * 100)}, {"png": "[data: 5.6 KiB]"}),
+        ({"png": f"data:image/png;base64,{BYTES}"}, {"png": "[data: 10.0 KiB]"}),
+        ({"blob": "main", "data": "x"}, {"blob": "main", "data": "x"}),
+        ({"genome": "ACGT" * 1000, "sha": "0a" * 2000}, {"genome": "ACGT" * 1000, "sha": "0a" * 2000}),
+        ({"files": "Read-me\n" * 1000}, {"files": "Read-me\n" * 1000}),
+        ({"cursor": BYTES[:2000]}, {"cursor": BYTES[:2000]}),
+        ({"prose": "Some words. " * 500}, {"prose": "Some words. " * 500}),
+    ],
+)
+def test_bytes_in_a_structure_are_notes_for_the_model(structure: Any, read: Any) -> None:
+    got = outcome(structuredContent=structure)
+    assert json.loads(got.text) == read
+    assert got.outputs[0]["structured"] == structure
 
 
 @pytest.mark.parametrize(
@@ -132,10 +261,7 @@ def test_a_long_error_is_capped_as_well() -> None:
 def test_unseen_characters_are_removed_for_model_and_client_alike() -> None:
     dirty = "price 30\u200b\u202e SYSTEM\x1b[31m\x85\U000e0041 caf\u00e9\tok\r\n\ud800end"
     clean = "price 30 SYSTEM[31m caf\u00e9\tok\n\ufffdend"
-    result = mcp_types.CallToolResult(
-        content=[mcp_types.TextContent(text=dirty)], structured_content={dirty: [dirty, {"a": dirty}], "n": 1.5}
-    )
-    got = outcome_from_result(result, LIMITS)
+    got = outcome(text(dirty), structuredContent={dirty: [dirty, {"a": dirty}], "n": 1.5})
     assert got.text == clean
     assert got.outputs == (
         {
@@ -150,10 +276,7 @@ ALL = "".join(map(chr, range(sys.maxunicode + 1)))
 
 
 def test_results_keep_every_character_but_the_unseen() -> None:
-    got = outcome_from_result(
-        mcp_types.CallToolResult(content=[mcp_types.TextContent(text=ALL)]),
-        ResultLimits(model_text_bytes=10**7, client_result_bytes=10**8),
-    )
+    got = outcome(text(ALL), limits=ResultLimits(model_text_bytes=10**7, client_result_bytes=10**8))
     kept = set(got.text)
     for character in ALL:
         category = unicodedata.category(character)
@@ -173,36 +296,6 @@ def test_descriptions_lose_private_characters_too_and_say_how_many() -> None:
     assert removed == len(ALL) - len(cleaned)
     assert clean_text("a\u200bb\x1b") == ("ab", 2)
     assert clean_text("plain\ttext\n") == ("plain\ttext\n", 0)
-
-
-SCHEMA: dict[str, Any] = {"type": "object"}
-
-
-@pytest.mark.parametrize(
-    ("tool", "told"),
-    [
-        (mcp_types.Tool(name="t", description=" Find\u200b it ", input_schema=SCHEMA), "Find it"),
-        (mcp_types.Tool(name="t", title="Finder", input_schema=SCHEMA), "Finder"),
-        (mcp_types.Tool(name="t", description="\u200b", title="Finder", input_schema=SCHEMA), "Finder"),
-        (
-            mcp_types.Tool(name="t", input_schema=SCHEMA, annotations=mcp_types.ToolAnnotations(title="Find")),
-            "Find",
-        ),
-        (mcp_types.Tool(name="t", input_schema=SCHEMA), "The tool t."),
-    ],
-)
-def test_each_tool_has_a_description(tool: mcp_types.Tool, told: str) -> None:
-    assert describe_tool(tool) == told
-
-
-def test_a_long_description_is_cut_on_a_character_and_marked() -> None:
-    told = describe_tool(mcp_types.Tool(name="t", description="é" * 5000, input_schema=SCHEMA))
-    assert 4090 <= len(told.encode()) <= 4096
-    assert told.endswith("é […]")
-
-
-def test_a_description_at_the_limit_is_whole() -> None:
-    assert describe_tool(mcp_types.Tool(name="t", description="x" * 4096, input_schema=SCHEMA)) == "x" * 4096
 
 
 def test_a_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
@@ -259,6 +352,7 @@ def test_an_events_output_stays_within_its_limit(content: list[Any], structured:
     got = outcome(*content, structuredContent=structured, limits=ResultLimits(client_result_bytes=limit))
     (output,) = got.outputs
     assert size(output) <= limit
+    assert got.is_cut_for_reader
     assert "left out" in json.dumps(output["content"]) + output["text"]
 
 
@@ -282,7 +376,7 @@ def test_a_bottomless_structure_ends(key: str | None, depth: int, ended: bool) -
     deep: Any = 1
     for _ in range(depth):
         deep = [deep] if key is None else {key: deep}
-    got = outcome_from_result(mcp_types.CallToolResult(content=[], structured_content=deep), LIMITS)
+    got = outcome(structuredContent=deep)
     assert ("[nested deeper than 64 levels]" in got.text) == ended
     assert got.text == json.dumps(got.outputs[0]["structured"], separators=(",", ":"))
 
@@ -293,6 +387,60 @@ def test_all_blocks_that_are_left_out_are_counted() -> None:
     *noted, last = output["content"]
     assert {block["text"] for block in noted} == {"[image: image/png, 22.0 KiB, left out]"}
     assert last == text(f"[{500 - len(noted)} more left out]")
+
+
+def test_blocks_beyond_a_few_hundred_are_counted_and_not_read() -> None:
+    got = outcome(*[text("ab")] * 256, *[BIG_IMAGE] * 1000, *[text("four")] * 1000)
+    assert got.text == "ab\n" * 256 + "[2,000 more blocks left out]"
+    assert got.omitted_characters == 4000
+    assert got.is_cut_for_reader
+    assert got.outputs[0]["content"] == [text("ab")] * 256 + [text("[2000 more left out]")]
+
+
+def test_a_structure_with_too_many_parts_is_told_up_to_there_and_not_shown() -> None:
+    got = outcome(structuredContent={"rows": [{"n": number} for number in range(100_000)], "total": 100_000})
+    assert got.text.startswith('{"rows":[{"n":0},{"n":1},')
+    assert got.text.endswith('more left out]"],"…":"[1 more left out]"}')
+    assert got.is_cut_for_reader
+    assert "structured" not in got.outputs[0]
+    assert got.outputs[0]["content"] == [text("[structured content: more than 20,000 parts, left out]")]
+
+
+@pytest.mark.parametrize(
+    ("content", "omitted"), [([text("short")], False), ([BIG_IMAGE], False), ([BIG_IMAGE, text("x" * 30_000)], True)]
+)
+def test_what_only_the_reader_misses_is_told_apart(content: list[Any], *, omitted: bool) -> None:
+    limits = ResultLimits(model_text_bytes=25_000, client_result_bytes=20_000)
+    got = outcome(*content, limits=limits)
+    assert got.is_cut_for_reader == (BIG_IMAGE in content)
+    assert (got.omitted_characters > 0) == omitted
+    assert not outcome(*content).is_cut_for_reader
+
+
+HEAVY: list[tuple[str, dict[str, Any]]] = [
+    ("blocks", {"content": [text("ab")] * 100_000}),
+    ("parts", {"structuredContent": {str(number): [number] for number in range(250_000)}}),
+    ("leaves", {"structuredContent": [0] * 500_000}),
+    ("metadata", {"content": [text("a", _meta={"all": [0] * 1000})] * 500}),
+    ("unknown kinds", {"content": [{"type": "x", "all": [0] * 1000}] * 500}),
+]
+
+
+@pytest.mark.parametrize("raw", [row[1] for row in HEAVY], ids=[row[0] for row in HEAVY])
+def test_work_for_a_result_does_not_grow_with_its_parts(raw: dict[str, Any]) -> None:
+    calls = 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal calls
+        del frame, arg
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert outcome_from_result(raw, LIMITS) is not None
+    finally:
+        sys.setprofile(None)
+    assert calls < 600_000
 
 
 @pytest.mark.parametrize(
@@ -320,10 +468,9 @@ def test_millions_of_characters_are_no_work_per_character() -> None:
         del frame, arg
         calls += event in {"call", "c_call"}
 
-    result = mcp_types.CallToolResult(content=[mcp_types.TextContent(text=lines)])
     sys.setprofile(count)
     try:
-        got = outcome_from_result(result, LIMITS)
+        got = outcome(text(lines))
     finally:
         sys.setprofile(None)
     assert got.omitted_characters > 3_000_000

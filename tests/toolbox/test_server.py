@@ -15,6 +15,7 @@ from app.domain.messages import Progress
 from app.domain.secrets import Secret
 from app.toolbox.box import open_servers
 from app.toolbox.egress import EgressLimits
+from app.toolbox.listing import ListingLimits
 from tests.fakes.mcp_servers import TOOL_NAMES, FakeMcpServer, Kind, open_mcp_server, wait_until
 from tests.fakes.raw_mcp import (
     CUT,
@@ -173,6 +174,23 @@ async def test_first_error_is_kept_when_the_sse_stream_is_no_better(stream: Repl
         assert run.report.message == "The server answered with HTTP status 405."
 
 
+@pytest.mark.parametrize("where", ["GET", "POST"])
+async def test_authorization_that_only_the_sse_transport_asks_for_is_told(where: str) -> None:
+    wants = http_reply(401, b"", WWW_Authenticate="Bearer realm=x")
+    script = SseScript(http_reply(202))
+    replies = script.replies if where == "POST" else {**script.replies, "GET": wants}
+    refusing = {
+        method: [http_reply(405), wants] if where == "POST" else http_reply(405)
+        for method in ("server/discover", "initialize")
+    }
+    async with (
+        open_raw_mcp({**replies, **refusing}) as raw,
+        open_lone_run(operator(raw.url), connect_seconds=10.0, probe_seconds=5.0) as run,
+    ):
+        assert run.report.state == "authRequired"
+        assert run.report.challenge == "Bearer realm=x"
+
+
 async def test_last_word_of_the_handshake_is_the_one_that_is_told() -> None:
     replies: dict[str, Reply] = {"server/discover": http_reply(405), "initialize": error(-32000, "closed for today")}
     async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
@@ -265,17 +283,63 @@ async def test_second_connection_remembers_era_and_transport(kind: Kind) -> None
         assert server.rpc["initialize"] == {"modern": 0, "legacy": 2, "legacy-stateless": 2, "sse": 1}[kind]
 
 
-async def test_server_deployed_anew_in_another_era_costs_one_call_at_most() -> None:
+DEPLOYMENTS: Sequence[tuple[Kind, Kind]] = [
+    ("modern", "legacy"),
+    ("modern", "legacy-stateless"),
+    ("legacy-stateless", "legacy"),
+    ("legacy-stateless", "modern"),
+    ("legacy", "modern"),
+    ("legacy", "legacy"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), DEPLOYMENTS)
+async def test_server_deployed_anew_in_another_era_costs_no_call(before: Kind, after: Kind) -> None:
     async with open_servers(LOCAL) as servers:
-        async with open_mcp_server("modern") as server, open_run(servers, operator(server.url)) as run:
+        async with open_mcp_server(before) as server, open_run(servers, operator(server.url)) as run:
             port = port_of(server)
             assert (await run.call("echo", text="x")).text == "x"
-        async with open_mcp_server("legacy", port=port) as server, open_run(servers, operator(server.url)) as run:
-            refused = await run.call("echo", text="y")
-            assert refused.error_code == "tool_failed"
-            assert "Unsupported protocol version" in refused.text
-            assert (await run.call("echo", text="y")).text == "y"
-            assert server.started == ["echo"]
+        async with open_mcp_server(after, port=port) as server, open_run(servers, operator(server.url)) as run:
+            texts: list[str] = []
+
+            async def use() -> None:
+                texts.append((await run.call("echo", text="y")).text)
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(2):
+                    tasks.start_soon(use)
+            assert texts == ["y", "y"]
+            assert server.started == ["echo", "echo"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "attempts"),
+    [
+        (error(-32000, "Bad Request: No valid session ID provided", status=400), 2),
+        (error(-32600, "Bad Request: Mcp-Session-Id header is required", status=400), 2),
+        (error(-32000, "Bad Request: Unsupported protocol version (supported versions: 1)", status=400), 2),
+        (error(-32000, "Bad Request: Server not initialized", status=400), 2),
+        (error(-32001, "Session not found", status=404), 2),
+        (http_reply(400, b"Invalid session ID"), 2),
+        (http_reply(404, HTML), 2),
+        (http_reply(405), 2),
+        (error(-32602, "Unknown city", status=400), 1),
+        (error(-32602, "Bad Request: Unsupported protocol version"), 1),
+        (http_reply(400, HTML), 1),
+        (http_reply(500, b"session not found"), 1),
+    ],
+)
+async def test_call_is_repeated_only_where_the_transport_refused_it_before_it_could_run(
+    refusal: Reply, attempts: int
+) -> None:
+    fine = result(text_result("fine"))
+    async with (
+        open_raw_mcp({"tools/call": [fine, refusal, fine]}, era="modern") as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
+        assert (await run.call("echo")).text == "fine"
+        assert (await run.call("echo")).error_code == (None if attempts == 2 else "tool_failed")
+        assert raw.asked["tools/call"] == 1 + attempts
 
 
 async def test_first_call_over_a_remembered_era_that_is_no_longer_true_is_repeated() -> None:
@@ -356,6 +420,7 @@ async def test_server_without_tools_is_ready_with_none() -> None:
 
 
 NO_ID: JsonObject = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "bad things"}}
+FOR_ANOTHER: JsonObject = {"jsonrpc": "2.0", "result": {"content": [{"type": "text", "text": MARKER}]}}
 FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
     ("error", error(-32000, "broker down"), "tool_failed", "broker down"),
     ("error, no type", error(-32000, "broker down", content_type=None), "tool_failed", "broker down"),
@@ -368,21 +433,35 @@ FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
     ("429", http_reply(429, HTML), "tool_failed", "HTTP status 429"),
     ("500", http_reply(500, HTML), "tool_failed", "HTTP status 500"),
     ("502", http_reply(502, HTML, "text/html"), "tool_outcome_unknown", "HTTP status 502"),
-    ("html", http_reply(200, HTML, "text/html"), "tool_failed", "not MCP"),
-    ("foreign json", json_reply({"secret": MARKER}), "tool_failed", "not MCP"),
-    ("foreign event", sse_reply([{"secret": MARKER}]), "tool_failed", "cannot be read"),
+    ("html", http_reply(200, HTML, "text/html"), "tool_outcome_unknown", "not MCP"),
+    ("foreign json", json_reply({"secret": MARKER}), "tool_outcome_unknown", "not MCP"),
+    ("foreign event", sse_reply([{"secret": MARKER}]), "tool_outcome_unknown", "cannot be read"),
+    (
+        "event too large",
+        lambda r: sse_reply([result_of(r, text_result("a" * 1_100_000))]),
+        "tool_outcome_unknown",
+        "too large",
+    ),
+    ("parse error of the server", error(-32700, "we cannot parse you"), "tool_failed", "we cannot parse you"),
+    ("error of no request", json_reply(NO_ID), "tool_failed", "bad things"),
+    ("error of no request in a stream", sse_reply([NO_ID]), "tool_failed", "bad things"),
+    ("error without an id", json_reply({"jsonrpc": "2.0", "error": NO_ID["error"]}), "tool_failed", "bad things"),
+    ("result of another request", json_reply({**FOR_ANOTHER, "id": 999}), "tool_outcome_unknown", "not MCP"),
+    ("result of a named request", json_reply({**FOR_ANOTHER, "id": "x"}), "tool_outcome_unknown", "not MCP"),
+    ("result of no request", json_reply({**FOR_ANOTHER, "id": None}), "tool_outcome_unknown", "not MCP"),
+    ("error of another request", json_reply({**NO_ID, "id": 999}), "tool_outcome_unknown", "not MCP"),
+    ("error that is none", json_reply({"jsonrpc": "2.0", "id": 3, "error": "x"}), "tool_outcome_unknown", "not MCP"),
     ("no result", result({}), "tool_failed", "not the result of a tool"),
     ("asks a person", result({"resultType": "input_required"}), "tool_failed", "ask a person"),
-    ("too large", http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"), "tool_failed", "too large"),
     (
-        "result of the wrong type",
-        result({**text_result("x"), "isError": [1]}),
-        "tool_failed",
-        "not the result of a tool",
+        "too large",
+        http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"),
+        "tool_outcome_unknown",
+        "too large",
     ),
     ("accepted only", http_reply(202), "tool_outcome_unknown", "did not answer"),
     ("cut", CUT, "tool_outcome_unknown", "not known whether"),
-    ("stream ends early", sse_reply([]), "connection_lost", "not known whether"),
+    ("stream ends early", sse_reply([]), "tool_outcome_unknown", "not known whether"),
     ("silence", HANG, "tool_timeout", "no sign of life for 0.3 seconds"),
     ("elsewhere", http_reply(307, HTML, Location="http://127.0.0.2:9/"), "server_unreachable", "another place"),
 ]
@@ -415,6 +494,33 @@ async def test_failed_call_says_why_stays_alone_and_is_not_sent_again(
         assert raw.asked["tools/call"] == 2, "never twice"
 
 
+REPEATED: Sequence[tuple[str, str, dict[str, str]]] = [
+    ("?apiKey=s%2Fecret%2Bvalue99", "no s%2Fecret%2Bvalue99 or s/ecret+value99 or s%2fecret%2bvalue99", {}),
+    ("?apiKey=with+space%20s", "no 'with space s', with+space%20s, with%20space%20s", {}),
+    ("?barewordkey", "no barewordkey", {}),
+    ("", "no sharedprefixREST42, no sharedprefix", {"X-A": "sharedprefix", "X-B": "sharedprefixREST42"}),
+    ("", "no abcdef123456, no zyxwvu", {"Cookie": "session=abcdef123456; csrf=zyxwvu"}),
+    ("", "x" * 1990 + " s3cret-of-ours", {"X-A": "s3cret-of-ours"}),
+]
+_PARTS = ("ecret", "value99", "with", "space", "bareword", "prefix", "REST", "abcdef", "zyxw", "s3c")
+
+
+@pytest.mark.parametrize(("query", "text", "headers"), REPEATED)
+async def test_nothing_that_the_server_repeats_of_our_secrets_is_shown(
+    query: str, text: str, headers: dict[str, str]
+) -> None:
+    secrets = {name: Secret(value) for name, value in headers.items()}
+    challenge = http_reply(401, b"", WWW_Authenticate=f'Bearer error="{text}"')
+    for method, reply in (("tools/call", error(1, text)), ("tools/list", error(1, text)), ("tools/list", challenge)):
+        async with (
+            open_raw_mcp({method: reply}) as raw,
+            open_lone_run(operator(raw.url + query, headers=secrets)) as run,
+        ):
+            shown = run.report.data() if method == "tools/list" else (await run.call("echo")).message
+            assert "…" in str(shown) or len(text) > 1000
+            assert not [part for part in _PARTS if part in str(shown)]
+
+
 async def test_answer_that_streams_without_end_is_cut_and_costs_its_call_only() -> None:
     def flood(request: RawRequest) -> bytes:
         noise = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x" * 1000}}
@@ -430,7 +536,7 @@ async def test_answer_that_streams_without_end_is_cut_and_costs_its_call_only() 
         open_lone_run(operator(raw.url), options=options) as run,
     ):
         with anyio.fail_after(3):
-            assert (await run.call("echo", much=True)).error_code == "connection_lost"
+            assert (await run.call("echo", much=True)).error_code == "tool_outcome_unknown"
         assert (await run.call("echo")).text == "fine"
 
 
@@ -440,6 +546,7 @@ GOOD_RESULTS: Sequence[tuple[str, dict[str, Any], str]] = [
     ("structure without content", {"structuredContent": {"n": 7}}, "7"),
     ("structure that is a list", {"content": [], "structuredContent": [7]}, "7"),
     ("a block that is none", {"content": [{"type": "what"}, {"type": "text", "text": "7"}]}, "7"),
+    ("isError that is neither", {"content": [{"type": "text", "text": "7"}], "isError": [1]}, "7"),
     ("structure that breaks its schema", {"content": [{"type": "text", "text": "7"}], "structuredContent": {}}, "7"),
 ]
 
@@ -487,6 +594,17 @@ async def test_forgotten_session_is_replaced_once_for_all_calls_that_met_it() ->
     assert raw.asked["DELETE"] == 1, "the forgotten session is not ended once more"
 
 
+async def test_call_that_is_cut_does_not_cost_the_run_its_session() -> None:
+    fine = result(text_result("fine"))
+    async with (
+        open_raw_mcp({"tools/call": [CUT, fine]}, session_id="s1") as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
+        assert (await run.call("echo")).error_code == "tool_outcome_unknown"
+        assert (await run.call("echo")).text == "fine"
+        assert raw.asked["initialize"] == 1
+
+
 async def test_session_that_is_forgotten_again_is_an_error_after_two_attempts() -> None:
     async with (
         open_raw_mcp({"tools/call": http_reply(404)}, session_id="s1") as raw,
@@ -532,7 +650,7 @@ async def test_server_killed_during_calls_fails_them_at_once(kind: Kind) -> None
                     tasks.start_soon(use)
                 await wait_until(lambda: server.started.count("wait") == 3)
                 server.kill()
-        assert set(codes) <= {"connection_lost", "tool_outcome_unknown"}
+        assert codes == ["tool_outcome_unknown"] * 3
         assert server.started.count("wait") == 3, "none was sent again"
 
 
@@ -642,6 +760,94 @@ async def test_server_that_sits_on_a_cancellation_holds_up_nobody() -> None:
         await wait_until(lambda: raw.asked["notifications/cancelled"] == 3)
 
 
+async def test_server_that_sits_on_an_answer_of_ours_holds_up_no_cancellation_and_hears_of_it() -> None:
+    async def call(request: RawRequest) -> str:
+        await request.write(sse_reply([{"jsonrpc": "2.0", "id": "p1", "method": "ping"}], end=False))
+        return HANG
+
+    replies: dict[str, Reply] = {"tools/call": call, "POST": HANG, "DELETE": http_reply(200)}
+    async with open_raw_mcp(replies, session_id="s1") as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url)) as run, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: run.call("echo"))
+            await wait_until(lambda: raw.asked["POST"] == 1)
+            tasks.cancel_scope.cancel()
+            tasks.cancel_scope.deadline = anyio.current_time() + 1
+        assert anyio.current_time() < tasks.cancel_scope.deadline
+        await wait_until(lambda: raw.asked["notifications/cancelled"] == 1)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "notifications/cancelled"])
+async def test_server_that_sits_on_a_message_over_sse_holds_up_nobody(method: str) -> None:
+    script = SseScript(http_reply(202))
+
+    async def call(request: RawRequest) -> str | bytes:
+        if not request.rpc["params"]["arguments"].get("hang"):
+            await script.say(result_of(request, text_result("quick")))
+        elif method == "tools/call":
+            return HANG
+        return http_reply(202)
+
+    replies: dict[str, Reply] = {**script.replies, "tools/call": call}
+    if method != "tools/call":
+        replies[method] = HANG
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: run.call("echo", hang=True))
+            await wait_until(lambda: raw.asked["tools/call"] == 1)
+            assert (await run.call("echo")).text == "quick"
+            tasks.cancel_scope.cancel()
+            tasks.cancel_scope.deadline = anyio.current_time() + 1
+        assert anyio.current_time() < tasks.cancel_scope.deadline
+        assert (await run.call("echo")).text == "quick"
+
+
+async def test_server_that_sits_on_the_end_of_the_handshake_is_used_all_the_same_and_in_time() -> None:
+    async with open_raw_mcp({"notifications/initialized": HANG}, session_id="s1") as raw:
+        with anyio.fail_after(3):
+            async with open_lone_run(operator(raw.url)) as run:
+                assert run.report.state == "ready"
+                assert (await run.call("echo")).text == "fine"
+
+
+async def test_first_request_waits_for_the_end_of_the_handshake_and_no_limit_is_overrun_meanwhile() -> None:
+    release = anyio.Event()
+
+    async def late(request: RawRequest) -> bytes:
+        del request
+        assert raw.asked["tools/list"] == 0
+        await release.wait()
+        assert raw.asked["tools/list"] == 0
+        return http_reply(202)
+
+    async with open_raw_mcp({"notifications/initialized": late}) as raw, anyio.create_task_group() as tasks:
+
+        async def use() -> None:
+            async with open_lone_run(operator(raw.url)) as run:
+                assert run.report.state == "ready"
+
+        tasks.start_soon(use)
+        await wait_until(lambda: raw.asked["notifications/initialized"] == 1)
+        release.set()
+    options = replace(LOCAL, listing=ListingLimits(seconds=0.3))
+    async with open_raw_mcp({"notifications/initialized": HANG}, session_id="s1") as raw, open_servers(options) as s:
+        start = anyio.current_time()
+        async with open_run(s, operator(raw.url)) as run:
+            assert anyio.current_time() - start < 0.9
+            assert run.report.state == "unavailable"
+
+
+async def test_cancellation_reaches_a_server_that_redirects() -> None:
+    moved: Reply = http_reply(307, Location="/mcp/")
+    replies: dict[str, Any] = {"notifications/cancelled": [moved, http_reply(202)], "tools/call": HANG}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: run.call("echo"))
+            await wait_until(lambda: raw.asked["tools/call"] == 1)
+            tasks.cancel_scope.cancel()
+        await wait_until(lambda: raw.asked["notifications/cancelled"] == 2)
+        assert raw.requests[-1].path == "/mcp/"
+
+
 async def test_requests_carry_the_servers_headers_and_no_cookie_proxy_or_encoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -706,7 +912,7 @@ class SseScript:
 
     def _refuse_or(self, reply: Reply) -> Reply:
         async def answer(request: RawRequest) -> bytes:
-            if self._stream is None:
+            if request.path != self._endpoint:
                 return http_reply(405)
             body = reply(request) if callable(reply) else reply
             assert isinstance(body, bytes)
@@ -723,6 +929,7 @@ class SseScript:
         (http_reply(401, HTML), "tool_failed", "authorization"),
         (CUT, "tool_outcome_unknown", "not known whether"),
         (http_reply(202), "tool_timeout", "no sign of life"),
+        (http_reply(307, HTML, Location="http://127.0.0.2:9/"), "tool_failed", "HTTP status 307"),
     ],
 )
 async def test_refused_message_of_the_sse_transport_fails_its_call_at_once(
@@ -740,6 +947,52 @@ async def test_refused_message_of_the_sse_transport_fails_its_call_at_once(
         assert message in outcome.text
         assert MARKER not in outcome.text
         assert raw.asked["tools/call"] == 1
+
+
+async def test_session_forgotten_over_sse_is_replaced_and_the_call_repeated() -> None:
+    script = SseScript(http_reply(202))
+
+    async def call(request: RawRequest) -> bytes:
+        if raw.asked["tools/call"] == 1:
+            return http_reply(404, HTML)
+        await script.say(result_of(request, text_result("fine")))
+        return http_reply(202)
+
+    async with open_raw_mcp({**script.replies, "tools/call": call}) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (await run.call("echo")).text == "fine"
+        assert raw.asked["tools/call"] == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [(http_reply(500), "tool_failed"), (http_reply(401), "tool_failed"), (CUT, "tool_outcome_unknown")],
+)
+async def test_refused_message_of_the_sse_transport_costs_no_other_call(refusal: Reply, code: str) -> None:
+    script = SseScript(http_reply(202))
+    waiting: list[RawRequest] = []
+
+    def call(request: RawRequest) -> Any:
+        if request.rpc["params"]["arguments"].get("bad"):
+            return refusal
+        waiting.append(request)
+        return http_reply(202)
+
+    async with (
+        open_raw_mcp({**script.replies, "tools/call": call}) as raw,
+        open_lone_run(operator(raw.url)) as run,
+        anyio.create_task_group() as tasks,
+    ):
+        texts: list[str] = []
+
+        async def use() -> None:
+            texts.append((await run.call("echo")).text)
+
+        tasks.start_soon(use)
+        await wait_until(lambda: waiting)
+        assert (await run.call("echo", bad=True)).error_code == code
+        await script.say(result_of(waiting[0], text_result("late but fine")))
+        await wait_until(lambda: texts)
+        assert texts == ["late but fine"]
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.2:9/mcp", "https://a.example/mcp", "//a.example/mcp"])
