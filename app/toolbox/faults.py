@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import httpx2
+import msgspec
 
 from app.domain.jsontypes import Json, JsonObject, is_object
 
@@ -148,9 +149,28 @@ def is_encoded(response: httpx2.Response) -> bool:
     return response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
+class _Envelope(msgspec.Struct):
+    """A JSON-RPC answer whose result is left as it is: it may be megabytes, and the SDK decodes it anyway."""
+
+    jsonrpc: Json = None
+    id: Json = None
+    result: msgspec.Raw = msgspec.Raw(b"")  # immutable
+    error: Json = None
+
+
+_decode = msgspec.json.Decoder(_Envelope).decode
+
+
 def answer_in(body: bytes) -> JsonObject | None:
-    """Return the JSON-RPC result or error that a body holds; None where it holds none."""
-    value = _json_or_none(body)
+    """Return the JSON-RPC result or error that a body holds, without the result's content; None where it holds none."""
+    try:
+        envelope = _decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        value = _json_or_none(body)  # more lenient, as the SDK is: numbers and texts that JSON does not know
+    else:
+        is_object_text = bytes(memoryview(envelope.result)[:1]) == b"{"
+        result: Json = {} if is_object_text else None
+        value = {"jsonrpc": envelope.jsonrpc, "id": envelope.id, "result": result, "error": envelope.error}
     if not is_object(value) or value.get("jsonrpc") != "2.0":
         return None
     error: Json = value.get("error")
