@@ -51,7 +51,7 @@ async def test_signal_ends_runs_so_that_readers_hear_it_and_the_process_ends_wel
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        with anyio.fail_after(2):
+        with anyio.fail_after(5):
             await upstream.closed_early.wait()
     assert seen[-1].data["code"] == "shutting_down"
     assert process.returncode == 0

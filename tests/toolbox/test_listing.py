@@ -124,7 +124,7 @@ async def test_server_that_lists_too_slowly_is_given_up_in_time() -> None:
     async with open_raw_mcp({"tools/list": HANG}) as raw, pool() as connections:
         async with anyio.create_task_group() as tasks:
             listings = Listings(connections, ListingLimits(seconds=0.3), tasks)
-            with anyio.fail_after(2), pytest.raises(Trouble, match="did not list its tools"):
+            with anyio.fail_after(5), pytest.raises(Trouble, match="did not list its tools"):
                 await listings.of(operator(raw.url))
 
 
@@ -172,7 +172,7 @@ async def test_listing_that_all_have_left_is_stopped_and_the_next_caller_starts_
                 callers.start_soon(listings.of, operator(raw.url))
             await wait_until(lambda: listed(raw) == 1)
             callers.cancel_scope.cancel()
-        with anyio.fail_after(1):
+        with anyio.fail_after(4):
             assert (await listings.of(operator(raw.url))).tools[0].name == "echo"
 
 

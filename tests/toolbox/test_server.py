@@ -755,7 +755,7 @@ async def test_server_that_sits_on_a_cancellation_holds_up_nobody() -> None:
                 tasks.start_soon(lambda: run.call("echo", hang=True))
             await wait_until(lambda: raw.asked["tools/call"] == 3)
             tasks.cancel_scope.cancel()
-        with anyio.fail_after(1):
+        with anyio.fail_after(4):
             assert (await run.call("echo")).text == "quick"
         await wait_until(lambda: raw.asked["notifications/cancelled"] == 3)
 
@@ -941,7 +941,7 @@ async def test_refused_message_of_the_sse_transport_fails_its_call_at_once(
         open_lone_run(operator(raw.url, timeout_seconds=0.5), call_seconds=30) as run,
     ):
         assert list(run.report.tools) == ["echo"]
-        with anyio.fail_after(2):
+        with anyio.fail_after(5):
             outcome = await run.call("echo")
         assert outcome.error_code == code
         assert message in outcome.text
