@@ -21,6 +21,7 @@ from app.domain.jsontypes import Json, is_array, is_object
 from app.domain.messages import Delta, Finish, TextDelta, Usage
 from app.upstream.deltas import call_deltas, content_deltas, finish_word, merged_usage, reasoning_deltas, text_of
 from app.upstream.faults import Scrub, complaint_from_json, failure_from_event
+from app.upstream.thinking import ThoughtSplitter
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
@@ -78,6 +79,7 @@ class ChunkDecoder:
         "_scrub",
         "_started",
         "_stray",
+        "_thoughts",
         "_usage",
         "fault",
         "skipped",
@@ -89,6 +91,7 @@ class ChunkDecoder:
         self.skipped = 0
         """How many chunks could not be read."""
         self._scrub = scrub or Scrub()
+        self._thoughts = ThoughtSplitter()
         self._partial: list[bytes] = []  # the beginning of a line whose end was not read yet
         self._data: list[bytes] = []  # data lines of the current event that are no chunk by themselves
         self._body: list[bytes] | None = None  # lines of a JSON body that is no event stream
@@ -151,6 +154,7 @@ class ChunkDecoder:
             self._take_body(self._body, deltas)
         if not self.is_over:
             self._end_event(deltas)
+        deltas.extend(self._thoughts.rest())
         self._tell_usage(deltas)
         if self.fault is None:
             self.fault = self._shortfall()
@@ -325,12 +329,16 @@ class ChunkDecoder:
         content = delta.content
         if content:
             if type(content) is str:
-                deltas.append(TextDelta(content))
+                if self._thoughts.is_done:
+                    deltas.append(TextDelta(content))
+                else:
+                    deltas.extend(self._thoughts.split(content))
             else:
                 deltas.extend(content_deltas(content))
         if delta.refusal and (refusal := text_of(delta.refusal)):
             deltas.append(TextDelta(refusal))
         if delta.tool_calls or delta.function_call:
+            deltas.extend(self._thoughts.rest())
             deltas.extend(call_deltas(delta.tool_calls, delta.function_call))
 
     def _tell_usage(self, deltas: list[Delta]) -> None:

@@ -157,6 +157,24 @@ ROWS: dict[str, Row] = {
         text="42",
         also=lambda run, _field: [data["token"] for data in run.named("reasoning")] == ["so", "then"],
     ),
+    "FR-024": Row(
+        [text("<th"), text("ink>hm</thi"), text("nk>42"), end("stop")],
+        text="42",
+        also=lambda run, _field: "".join(data["token"] for data in run.named("reasoning")) == "hm",
+    ),
+    "FR-024 not closed": Row(
+        [text("<think>so far"), end("stop")],
+        also=lambda run, it: len(it.upstream.asks) == 2 and run.named("reasoning")[0]["token"] == "so far",
+    ),
+    "FR-024 in prose": Row(
+        [text("The tag <think> opens"), text("<think>"), end("stop")], text="The tag <think> opens<think>"
+    ),
+    "FR-024 half a tag": Row([text(" <thi"), end("stop")], text=" <thi"),
+    "FR-024 before a call": Row(
+        [text("<think>hm"), text("</think>\n\nOne moment."), tc(fn("clock", "{}", index=0, id="c1")), END],
+        CLOCK,
+        also=lambda run, _field: run.named("tool/call")[0]["content"] == "One moment.",
+    ),
     "FR-026": Row(
         [tc(fn("save", '{"path":"a.txt","text":"lorem', index=0, id="c1")), end("length")],
         also=lambda run, it: (
