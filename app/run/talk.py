@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message, Reply, ToolCall
 from app.domain.ports import Ask, RunRecord, Toolbox
+from app.run.history import valid_history
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _SYSTEM_ROLES = ("system", "developer")
@@ -43,12 +44,12 @@ class Talk:
 def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:
     """Put exactly one system message first: tool prompt, then preprompt, then the caller's own system text.
 
-    Source of the rule: many chat templates fail on a second or later system message.
+    Source of the rule: many chat templates fail on a second or later system message. What follows is a valid history.
     """
     said = [_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM_ROLES]
     parts = [part.strip() for part in (tool_prompt or "", preprompt or "", *said)]
     system = "\n\n".join(part for part in parts if part)
-    rest = tuple(message for message in messages if message.get("role") not in _SYSTEM_ROLES)
+    rest = valid_history([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
     return ({"role": "system", "content": system}, *rest) if system else rest
 
 
