@@ -23,6 +23,25 @@ def is_deeper(value: Json, levels: int) -> bool:
     return False
 
 
+def is_small(value: Json, *, characters: int = 16_384, parts: int = 200) -> bool:
+    """Tell whether a value has little text and few parts in all; looks at no more of it than that."""
+    left = [value]
+    while left:
+        item = left.pop()
+        parts -= 1
+        if is_object(item):
+            left.extend(item.values())
+            parts -= len(item)
+        elif is_array(item):
+            left.extend(item)
+            parts -= len(item)
+        elif isinstance(item, str):
+            characters -= len(item)
+        if parts < 0 or characters < 0:
+            return False
+    return True
+
+
 def is_array(value: object) -> TypeGuard[list[Json]]:
     """Tell whether a JSON value is an array."""
     return isinstance(value, list)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.errors import RunError
+from app.domain.errors import RunError, UpstreamIncomplete
 from app.domain.events import AnswerReason, Notice, Outcome, Token
 from app.domain.messages import Reply
+from app.run.assembly import CUT_OFF
 from app.run.listen import Ears
 from app.run.prompt import CLOSING
 from app.run.talk import Talk
@@ -24,11 +25,18 @@ class Answer:
 
 def is_blank(reply: Reply) -> bool:
     """Tell whether a reply says nothing, for no reason that the provider names."""
-    return not reply.calls and not reply.content.strip() and reply.finish_reason not in _REASONS
+    return not reply.calls and not reply.content.strip() and reply.finish_reason not in CUT_OFF
 
 
 def answered(reply: Reply, talk: Talk, ears: Ears, *, called: Sequence[str]) -> Answer:
-    """Make the last reply the answer; where it says nothing, an honest sentence is."""
+    """Make the last reply the answer; where it says nothing, an honest sentence is.
+
+    Raises:
+        UpstreamIncomplete: The provider says that it stopped in the middle.
+    """
+    if reply.finish_reason in CUT_OFF and reply.finish_reason not in _REASONS:
+        ears.all_shown()
+        raise UpstreamIncomplete("The model's provider stopped the answer before it was complete.")
     reason = _REASONS.get(reply.finish_reason, "stop")
     return Answer(_spoken(talk, ears, _excuse(reason, called), is_whole=True), reason)
 

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from app.domain.errors import NotFound
 from app.domain.events import Notice
-from app.domain.jsontypes import JsonObject
+from app.domain.jsontypes import JsonObject, is_small
 from app.domain.messages import Progress, Tool, ToolOutcome, ToolSpec
 from app.domain.ports import Emit, Toolbox
 from app.domain.secrets import Secret
@@ -189,9 +189,12 @@ class McpToolbox:
             return _failed("tool_failed", "The call failed inside the service.", tool)
         if raw.get("resultType") == "input_required":
             return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
-        # In a thread, since the server decides how much work its result is, and others wait for this loop.
         limits = self._options.results
-        outcome = await to_thread.run_sync(outcome_from_result, raw, limits, abandon_on_cancel=True)
+        if is_small(raw):
+            outcome = outcome_from_result(raw, limits)
+        else:
+            # In a thread, since the server decides how much work its result is, and others wait for this loop.
+            outcome = await to_thread.run_sync(outcome_from_result, raw, limits, abandon_on_cancel=True)
         return outcome or _failed("tool_failed", "The server's answer is not the result of a tool.", tool)
 
     def leave(self) -> None:

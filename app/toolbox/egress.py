@@ -11,7 +11,6 @@ of its own, and the writer goes on at once.
 """
 
 import json
-import re
 import socket
 import ssl
 import threading
@@ -27,6 +26,7 @@ import anyio.abc
 import anyio.to_thread
 import httpx2
 
+from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
 from app.toolbox.addresses import Refused
 from app.toolbox.admission import Admitted, Policy, judge_answers, judge_server
@@ -46,6 +46,7 @@ from app.toolbox.faults import (
     is_undispatched,
     media_type,
     request_elsewhere,
+    sent_message,
     under_way,
 )
 
@@ -56,7 +57,6 @@ _UNHEEDED_SECONDS = 5.0
 _INTRODUCTION_SECONDS = 1.0
 """For so long other messages wait until the server has acknowledged the end of the handshake."""
 _REDIRECTS = 2
-_REQUEST_ID = re.compile(rb'"id":(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,23 +187,25 @@ class Wire(httpx2.AsyncBaseTransport):
             return await self._open_stream(request)
         if request.method == "DELETE":
             return await self._end_session(request)
-        head = (await request.aread())[:160]
+        sent = sent_message(await request.aread())
         exchange = under_way.get()
-        if exchange is None or b'"method":' not in head or b'"method":"notifications/' in head:
+        if exchange is None or not sent.is_request:
             delivered = anyio.Event()
             self._undelivered.add(delivered)
-            if b'"method":"notifications/initialized"' in head:
+            if sent.method == "notifications/initialized":
                 self._introduced, self._introduced_by = delivered, anyio.current_time() + _INTRODUCTION_SECONDS
             self._chores.start_soon(self._post_unheeded, request, delivered)
             return httpx2.Response(202)
         if self._on_stream_end is None:
-            return await self._post(request, exchange)
-        self._chores.start_soon(self._post, request, exchange)
+            return await self._post(request, exchange, sent.id)
+        self._chores.start_soon(self._post, request, exchange, sent.id)
         return httpx2.Response(202)
 
     async def _open_stream(self, request: httpx2.Request) -> httpx2.Response:
         """Open an event stream: that of the connection, or the rest of an answer that broke off."""
         exchange = under_way.get() or Exchange(0)
+        if anyio.current_time() > exchange.ends_at:
+            return httpx2.Response(405)
         fault: Fault | None = None
         try:
             response = await self._send(request)
@@ -268,7 +270,7 @@ class Wire(httpx2.AsyncBaseTransport):
             request = following
         return await self._http.handle_async_request(request)
 
-    async def _post(self, request: httpx2.Request, exchange: Exchange) -> httpx2.Response:
+    async def _post(self, request: httpx2.Request, exchange: Exchange, request_id: Json) -> httpx2.Response:
         timeouts: Mapping[str, float | None] = request.extensions["timeout"]
         request.extensions = {**request.extensions, "timeout": {**timeouts, "read": exchange.read_seconds}}
         await self._wait_for_introduction()
@@ -284,23 +286,25 @@ class Wire(httpx2.AsyncBaseTransport):
             if response.has_redirect_location and self._on_stream_end is None:
                 return await self._redirect(response)
             if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
-                response.stream = _Watched(response, self._limits.stream_bytes, lambda: _break_off(exchange))
+                response.stream = _Watched(
+                    response, self._limits.stream_bytes, lambda: _break_off(exchange), exchange=exchange
+                )
                 return response
             body = await _read_capped(response, self._limits.reply_bytes)
         except TRANSPORT_ERRORS as error:
             return self._failed(exchange, fault_of_error(error))
         if body is None:
             return self._failed(exchange, TOO_LARGE)
-        return self._judged(request, exchange, response, body)
+        return self._judged(request, exchange, response, body=body, request_id=request_id)
 
     def _judged(
-        self, request: httpx2.Request, exchange: Exchange, response: httpx2.Response, body: bytes
+        self, request: httpx2.Request, exchange: Exchange, response: httpx2.Response, *, body: bytes, request_id: Json
     ) -> httpx2.Response:
         """Pass on what is MCP; anything else becomes a fault."""
         answer = answer_in(body)
         error = error_in(answer)
         if not response.is_success:
-            exchange.is_undispatched = is_undispatched(response.status_code, body)
+            exchange.is_undispatched = is_undispatched(response.status_code, body, answer, request_id)
             is_session_named = "mcp-session-id" in request.headers or self._on_stream_end is not None
             fault = fault_of_status(response, had_session=is_session_named)
             if error is None or fault.kind in ("auth", "gone") or self._on_stream_end is not None:
@@ -308,8 +312,7 @@ class Wire(httpx2.AsyncBaseTransport):
         elif response.status_code == 202 or self._on_stream_end is not None:
             return httpx2.Response(202)
         else:
-            asked = _REQUEST_ID.search(request.content)
-            is_ours = answer is not None and asked is not None and is_answer_to(answer, asked[1].decode())
+            is_ours = answer is not None and is_answer_to(answer, str(request_id))
             if not is_ours or media_type(response) not in ("application/json", ""):
                 return self._failed(exchange, fault_of_foreign(response))
         if error is None:
@@ -336,7 +339,15 @@ class Wire(httpx2.AsyncBaseTransport):
 class _Watched(httpx2.AsyncByteStream):
     """A response body that is cut at a limit and tells when it has ended, however it did."""
 
-    def __init__(self, response: httpx2.Response, limit: int | None, ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        response: httpx2.Response,
+        limit: int | None,
+        ended: Callable[[], None],
+        *,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._exchange = exchange
         self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
         self._limit = limit
         self._ended = ended
@@ -348,6 +359,8 @@ class _Watched(httpx2.AsyncByteStream):
                 size += len(chunk)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
+                if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
+                    raise httpx2.ReadError("Nobody waits for this answer any more.")
                 yield chunk
         except httpx2.HTTPError:
             self._ended()

@@ -5,6 +5,7 @@ server's are kept: its status, and the challenge of one that wants authorization
 """
 
 import json
+import math
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -14,8 +15,9 @@ from typing import Literal, TypeAlias
 
 import httpx2
 import msgspec
+from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
 
-from app.domain.jsontypes import Json, JsonObject, is_object
+from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
 
 FaultKind: TypeAlias = Literal["unreachable", "lost", "auth", "gone", "status", "foreign"]
 """`unreachable`: nothing was sent. `lost`: sent, no answer. `auth`: 401, or 403 with a challenge. `gone`: the server
@@ -49,6 +51,8 @@ class Exchange:
     """The transport refused the message before anything could run."""
     is_said: bool = False
     """The error is the server's own word and not the SDK's."""
+    ends_at: float = math.inf
+    """When its answer, if it still comes, is cut: nobody waits for it any more."""
 
 
 under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
@@ -77,6 +81,8 @@ _STRANGER = re.compile(
 )
 """What transports say when they refuse a message that is not of their version or session."""
 _STRANGER_BYTES = 2000
+_DATA_BYTES = 4096
+_DATA_DEPTH = 16
 
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,64}")
 
@@ -102,15 +108,22 @@ def fault_of_status(response: httpx2.Response, *, had_session: bool) -> Fault:
     return Fault("status", f"The server answered with HTTP status {status}{hint}.", status)
 
 
-def is_undispatched(status: int, body: bytes) -> bool:
+def is_undispatched(status: int, body: bytes, answer: JsonObject | None, request_id: Json) -> bool:
     """Tell whether an HTTP error comes from the transport, before anything that could run a tool saw the message.
 
     A 404 or 405 without a JSON-RPC error does: there is no such place or session. Others must speak of the version or
-    the session.
+    the session, and must not answer our request: a tool may say such words too, after it has run.
     """
-    if status in (404, 405) and answer_in(body) is None:
-        return True
-    return status in (400, 404) and _STRANGER.search(body[:_STRANGER_BYTES]) is not None
+    if answer is None:
+        return status in (404, 405) or (status == 400 and _speaks_of_us(body))
+    is_ours = answer.get("id") is not None and is_answer_to(answer, str(request_id))
+    if is_ours and answer["error"]["code"] not in (INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION):
+        return False
+    return status in (400, 404) and _speaks_of_us(body)
+
+
+def _speaks_of_us(body: bytes) -> bool:
+    return _STRANGER.search(body[:_STRANGER_BYTES]) is not None
 
 
 def fault_of_foreign(response: httpx2.Response) -> Fault:
@@ -149,16 +162,35 @@ def is_encoded(response: httpx2.Response) -> bool:
     return response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
 
 
+class Sent(msgspec.Struct):
+    """What is looked at of a message of ours. A request has a method and an id, a notification no id."""
+
+    id: Json = None
+    method: str = ""
+
+    @property
+    def is_request(self) -> bool:
+        return bool(self.method) and self.id is not None
+
+
+class _Error(msgspec.Struct):
+    code: Json = None
+    message: Json = None
+    data: msgspec.Raw = msgspec.Raw(b"null")  # immutable
+
+
 class _Envelope(msgspec.Struct):
-    """A JSON-RPC answer whose result is left as it is: it may be megabytes, and the SDK decodes it anyway."""
+    """A JSON-RPC answer. Result and data stay as they are: they may be megabytes, and the SDK decodes them anyway."""
 
     jsonrpc: Json = None
     id: Json = None
     result: msgspec.Raw = msgspec.Raw(b"")  # immutable
-    error: Json = None
+    error: _Error | None = None
 
 
 _decode = msgspec.json.Decoder(_Envelope).decode
+sent_message = msgspec.json.Decoder(Sent).decode
+"""Reads a message that the SDK wrote."""
 
 
 def answer_in(body: bytes) -> JsonObject | None:
@@ -170,20 +202,35 @@ def answer_in(body: bytes) -> JsonObject | None:
     else:
         is_object_text = bytes(memoryview(envelope.result)[:1]) == b"{"
         result: Json = {} if is_object_text else None
-        value = {"jsonrpc": envelope.jsonrpc, "id": envelope.id, "result": result, "error": envelope.error}
+        error: Json = None if envelope.error is None else _error_json(envelope.error)
+        value = {"jsonrpc": envelope.jsonrpc, "id": envelope.id, "result": result, "error": error}
     if not is_object(value) or value.get("jsonrpc") != "2.0":
         return None
-    error: Json = value.get("error")
+    error = value.get("error")
     if is_object(error):
         return value if type(error.get("code")) is int and isinstance(error.get("message"), str) else None
     return value if is_object(value.get("result")) else None
 
 
+def _error_json(error: _Error) -> JsonObject:
+    found: JsonObject = {"code": error.code, "message": error.message}
+    if len(memoryview(error.data)) <= _DATA_BYTES:
+        found["data"] = _json_or_none(bytes(error.data))
+    return found
+
+
 def error_in(answer: JsonObject | None) -> bytes | None:
-    """Write the error of an answer anew, for whatever request it answers; None where there is none."""
-    if answer is None or not is_object(answer.get("error")):
+    """Write the error of an answer anew, for whatever request it answers; None where there is none.
+
+    Its data comes along only where the SDK reads it: the SDK gives up on what nests deep, and the message with it.
+    """
+    error: Json = None if answer is None else answer.get("error")
+    if not is_object(error):
         return None
-    return json.dumps({"jsonrpc": "2.0", "id": None, "error": answer["error"]}).encode()
+    told = {key: error[key] for key in ("code", "message")}
+    if error["code"] == UNSUPPORTED_PROTOCOL_VERSION and "data" in error and not is_deeper(error["data"], _DATA_DEPTH):
+        told["data"] = error["data"]
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": told}).encode()
 
 
 def is_answer_to(answer: JsonObject, request_id: str) -> bool:

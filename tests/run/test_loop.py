@@ -589,3 +589,11 @@ async def test_name_that_no_tool_can_have_is_echoed_in_a_form_that_providers_tak
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", echoed)
     assert result.named("tool/call")[0]["call"]["name"] == name
     assert result.named("tool/error")[0]["code"] == "tool_unknown"
+
+
+@pytest.mark.parametrize("reason", ["abort", "cancelled"])
+async def test_answer_that_the_provider_stopped_is_no_answer_and_what_was_said_stays(reason: str) -> None:
+    result = await run(ScriptedModel(text("The dose is 5", finish=reason)))
+    assert result.events[-1][1]["code"] == "upstream_incomplete"
+    assert [data["token"] for data in result.named("stream")] == ["The dose is 5"]
+    assert result.named("finalAnswer") == []

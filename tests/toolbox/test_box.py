@@ -27,6 +27,7 @@ from tests.fakes.raw_mcp import (
     json_reply,
     open_raw_mcp,
     progress_of,
+    result,
     result_of,
     sse_reply,
     text_result,
@@ -193,11 +194,12 @@ async def test_lists_and_results_are_read_beside_the_loop_so_that_large_ones_hol
         if event == "call" and frame.f_code.co_filename in (entries.__file__, results.__file__):
             read_here.append(frame.f_code.co_name)
 
-    async with open_raw_mcp() as raw:
+    large = result({"content": [{"type": "text", "text": "word " * 10_000}], "resultType": "complete"})
+    async with open_raw_mcp({"tools/call": large}) as raw:
         sys.setprofile(watch)  # this thread's calls only
         try:
             async with open_lone_run(operator(raw.url)) as run:
-                assert (await run.call("echo")).text == "fine"
+                assert (await run.call("echo")).text.startswith("word word")
         finally:
             sys.setprofile(None)
     assert set(read_here) <= {"entries_from_page"}

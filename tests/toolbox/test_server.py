@@ -312,14 +312,23 @@ async def test_server_deployed_anew_in_another_era_costs_no_call(before: Kind, a
             assert server.started == ["echo", "echo"]
 
 
+def refused(code: int, message: str, status: int) -> bytes:
+    """What a transport says: it has not read whose request it is."""
+    return json_reply({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}, status)
+
+
 @pytest.mark.parametrize(
     ("refusal", "attempts"),
     [
-        (error(-32000, "Bad Request: No valid session ID provided", status=400), 2),
+        (refused(-32000, "Bad Request: No valid session ID provided", 400), 2),
+        (refused(-32600, "Bad Request: Mcp-Session-Id header is required", 400), 2),
         (error(-32600, "Bad Request: Mcp-Session-Id header is required", status=400), 2),
-        (error(-32000, "Bad Request: Unsupported protocol version (supported versions: 1)", status=400), 2),
-        (error(-32000, "Bad Request: Server not initialized", status=400), 2),
-        (error(-32001, "Session not found", status=404), 2),
+        (refused(-32000, "Bad Request: Unsupported protocol version (supported versions: 1)", 400), 2),
+        (refused(-32000, "Bad Request: Server not initialized", 400), 2),
+        (refused(-32001, "Session not found", 404), 2),
+        (error(-32602, "Unknown session cart-17 (paid already)", status=400), 1),
+        (error(-32000, "No valid session ID in the cart", status=400), 1),
+        (error(-32001, "Session not found: it was closed by this call", status=404), 1),
         (http_reply(400, b"Invalid session ID"), 2),
         (http_reply(404, HTML), 2),
         (http_reply(405), 2),
@@ -1001,3 +1010,33 @@ async def test_sse_endpoint_on_another_origin_is_not_followed_and_ends_in_time(e
     async with open_raw_mcp(script.replies) as raw, open_lone_run(operator(raw.url), connect_seconds=0.5) as run:
         assert run.report.state == "unavailable"
         assert "a.example" not in (run.report.message or "")
+
+
+@pytest.mark.parametrize("kind", ["modern", "legacy", "legacy-stateless", "sse"])
+@pytest.mark.parametrize("value", ["notifications/list", "notifications/cancelled", "notifications/initialized"])
+async def test_call_whose_arguments_look_like_a_notification_is_still_a_call(kind: Kind, value: str) -> None:
+    async with open_mcp_server(kind) as server, open_lone_run(operator(server.url)) as run:
+        outcome = await run.call("echo", method=value, text="x")
+        assert outcome.text == "x"
+        assert server.started == ["echo"]
+
+
+async def test_answer_that_nobody_waits_for_is_cut_also_when_the_server_keeps_it_alive() -> None:
+    """A server of the handshake era may ignore the cancellation, and pings keep its stream from being silent."""
+    endless = anyio.Event()
+
+    async def ping(request: RawRequest) -> bytes:
+        await request.write(sse_reply([], end=False))
+        while not endless.is_set():
+            await request.write(b"8\r\n: ping\n\n\r\n")
+            await anyio.sleep(0.05)  # the pace of the pings
+        return b""
+
+    async with open_raw_mcp({"tools/call": ping}) as raw, open_lone_run(operator(raw.url, timeout_seconds=0.2)) as run:
+        before = raw.open_connections
+        async with anyio.create_task_group() as calls:
+            for _ in range(5):
+                calls.start_soon(run.call, "echo")
+        assert raw.open_connections >= before + 4
+        await wait_until(lambda: raw.open_connections <= before + 1, 15)
+        endless.set()
