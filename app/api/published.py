@@ -17,7 +17,7 @@ class StatusStarted(_Published):
 
     type: Literal["status"]
     status: Literal["started"]
-    runId: str  # noqa: N815  # the wire's name
+    run_id: str = Field(alias="runId")
 
 
 class StatusPrepared(_Published):
@@ -108,8 +108,8 @@ class ToolCallEvent(_Published):
     call: NamedCall
     server: str | None
     tool: str | None
-    originalId: str | None  # noqa: N815  # the wire's name
-    argumentsRaw: str  # noqa: N815  # the wire's name
+    original_id: str | None = Field(alias="originalId")
+    arguments_raw: str = Field(alias="argumentsRaw")
     reasoning: str | None = None
     content: str | None = None
 
@@ -264,8 +264,8 @@ class RunSnapshot(_Published):
     inputs: list[dict[str, Any]]
     usage: UsageCounts | None
     messages: list[dict[str, Any]]
-    lastEventId: int  # noqa: N815  # the wire's name
-    createdAt: str  # noqa: N815  # the wire's name
+    last_event_id: int = Field(alias="lastEventId")
+    created_at: str = Field(alias="createdAt")
 
 
 class Problem(_Published):
@@ -284,10 +284,10 @@ class ModelEntry(_Published):
     object: Literal["model"]
     created: int
     owned_by: str
-    supportsTools: bool  # noqa: N815  # the wire's name
+    supports_tools: bool = Field(alias="supportsTools")
     multimodal: bool
     name: str | None = None
-    contextLength: int | None = None  # noqa: N815  # the wire's name
+    context_length: int | None = Field(default=None, alias="contextLength")
 
 
 class ModelList(_Published):
@@ -316,7 +316,7 @@ class ServerList(_Published):
 class CheckedTool(ListedTool):
     """A tool, and what the model would call it."""
 
-    exposedName: str  # noqa: N815  # the wire's name
+    exposed_name: str = Field(alias="exposedName")
 
 
 class ServerCheck(_Published):
@@ -326,9 +326,9 @@ class ServerCheck(_Published):
     reachable: bool
     era: Literal["modern", "legacy"] | None
     transport: Literal["streamable-http", "sse"] | None
-    protocolVersion: str | None  # noqa: N815  # the wire's name
+    protocol_version: str | None = Field(alias="protocolVersion")
     tools: list[CheckedTool]
-    authRequired: bool  # noqa: N815  # the wire's name
+    auth_required: bool = Field(alias="authRequired")
     challenge: str | None = None
     message: str | None = None
     duration: float
