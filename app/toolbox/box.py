@@ -17,6 +17,7 @@ from app.domain.ports import Emit, Toolbox
 from app.domain.secrets import Secret
 from app.domain.spec import RunSpec, ServerSpec
 from app.toolbox.admission import Policy
+from app.toolbox.arguments import fitted_arguments
 from app.toolbox.egress import Egress, EgressLimits
 from app.toolbox.entries import ListedTool
 from app.toolbox.listing import ListingLimits, Listings
@@ -181,7 +182,8 @@ class McpToolbox:
         entry = self._entries[tool.spec.name]
         seconds = entry.berth.server.timeout_seconds or self._options.connection.call_seconds
         try:
-            raw = await entry.berth.call(entry.listed, arguments, on_progress, seconds)
+            fitted = fitted_arguments(arguments, entry.listed.parameters)
+            raw = await entry.berth.call(entry.listed, fitted, on_progress, seconds)
         except Trouble as trouble:
             return _outcome_of_trouble(trouble, tool)
         except Exception:  # noqa: BLE001 - one call must not take its run down; logged with its traceback
