@@ -102,6 +102,7 @@ class Settings(BaseSettings):
 
     mcp_servers: str = Field("[]", alias="MCP_SERVERS", repr=False)
     mcp_tool_timeout_ms: _Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
+    mcp_list_wait_ms: _Milliseconds = Field(3000, alias="MCP_LIST_WAIT_MS")
     mcp_allow_insecure_urls: _Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
     mcp_forward_hf_user_token: _Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
     exa_api_key: _Key = Field(None, alias="EXA_API_KEY")
@@ -222,6 +223,7 @@ class Settings(BaseSettings):
             pool=PoolLimits(self.max_sessions),
             listing=ListingLimits(seconds=connect),
             results=ResultLimits(self.max_model_text_bytes, self.max_client_result_bytes),
+            list_wait_seconds=self.mcp_list_wait_ms / 1000,
             forward_user_token=self.mcp_forward_hf_user_token,
             exa_api_key=Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None,
         )

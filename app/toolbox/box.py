@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.abc
 from anyio import to_thread
 
 from app.domain.errors import NotFound
-from app.domain.events import Notice
+from app.domain.events import Notice, ServerReport
 from app.domain.jsontypes import JsonObject, is_small
 from app.domain.messages import Progress, Tool, ToolOutcome, ToolSpec
 from app.domain.ports import Emit, Toolbox
@@ -25,6 +26,7 @@ from app.toolbox.naming import exposed_names
 from app.toolbox.offers import Offer, Offers, described_tool
 from app.toolbox.pool import Pool, PoolLimits
 from app.toolbox.results import ResultLimits, outcome_from_result
+from app.toolbox.rollcall import RollCall
 from app.toolbox.selection import fold_name, merge_servers
 from app.toolbox.server import Connection, ConnectionLimits
 from app.toolbox.trouble import Trouble
@@ -43,6 +45,8 @@ class Options:
     pool: PoolLimits = field(default_factory=PoolLimits)
     listing: ListingLimits = field(default_factory=ListingLimits)
     results: ResultLimits = field(default_factory=ResultLimits)
+    list_wait_seconds: float = 3.0
+    """How long a server may hold up a run that others are ready for."""
     forward_user_token: bool = False
     """`MCP_FORWARD_HF_USER_TOKEN`."""
     exa_api_key: Secret | None = None
@@ -60,7 +64,7 @@ async def open_servers(options: Options) -> AsyncGenerator["McpServers"]:
             exa_api_key=options.exa_api_key,
         )
         try:
-            yield McpServers(options, pool, offers)
+            yield McpServers(options, pool, offers, tasks)
         finally:
             tasks.cancel_scope.cancel()
 
@@ -68,25 +72,43 @@ async def open_servers(options: Options) -> AsyncGenerator["McpServers"]:
 class McpServers:
     """The port `Servers`."""
 
-    def __init__(self, options: Options, pool: Pool, offers: Offers) -> None:
+    def __init__(self, options: Options, pool: Pool, offers: Offers, tasks: anyio.abc.TaskGroup) -> None:
+        """`tasks` runs the roll calls, which go on while their runs do."""
         self._options = options
+        self._tasks = tasks
         self._pool = pool
         self._offers = offers
 
     @asynccontextmanager
     async def open_box(self, spec: RunSpec, emit: Emit) -> AsyncGenerator[Toolbox]:
-        """Collect, merge, admit and list a run's servers, all at once, and report each as soon as it is known."""
+        """Collect, merge, admit and list a run's servers, all at once, and report each as soon as it is known.
+
+        A server that takes longer than `list_wait_seconds` while others are ready joins later.
+        """
         servers = merge_servers(self._options.environment, spec.servers, spec.server_names)
-        offers = await self._ask_all(servers, spec.user_token, lambda offer: _tell(offer, spec, emit))
-        box = McpToolbox(offers, self._pool, self._options)
+        box = McpToolbox(self._pool, self._options, has_servers=bool(servers))
+
+        def tell(offer: Offer) -> None:
+            _tell(offer, spec, emit)
+            if box.is_open:
+                box.add([offer])
+
+        roll = RollCall(self._offers, servers, spec.user_token, tell)
+        self._tasks.start_soon(roll.run)
         try:
+            await roll.enough(self._options.list_wait_seconds)
+            for server in roll.missing:
+                emit(ServerReport(server.name, "waiting", message="It is slow to list its tools, and may join later."))
+            box.add(roll.answers)
             yield box
         finally:
+            roll.dismiss()
             box.leave()
 
     async def environment(self) -> Sequence[JsonObject]:
-        offers = await self._ask_all(self._options.environment, None, _tell_nobody)
-        return [_summary(offer) for offer in offers]
+        roll = RollCall(self._offers, self._options.environment, None, _tell_nobody)
+        await roll.run()
+        return [_summary(offer) for offer in roll.answers]
 
     async def check(self, server: ServerSpec | str) -> JsonObject:
         if isinstance(server, str):
@@ -101,21 +123,6 @@ class McpServers:
             if fold_name(server.name) == folded:
                 return server
         raise NotFound("No server of the environment has this name.", param="name")
-
-    async def _ask_all(
-        self, servers: Sequence[ServerSpec], user_token: Secret | None, tell: Callable[[Offer], None]
-    ) -> list[Offer]:
-        """Ask all servers side by side. `tell` is called in the order of their answers; the result is in theirs."""
-        offers: dict[int, Offer] = {}
-
-        async def ask(position: int, server: ServerSpec) -> None:
-            offers[position] = await self._offers.of(server, user_token)
-            tell(offers[position])
-
-        async with anyio.create_task_group() as tasks:
-            for position, server in enumerate(servers):
-                tasks.start_soon(ask, position, server)
-        return [offers[position] for position in range(len(servers))]
 
 
 def _tell(offer: Offer, spec: RunSpec, emit: Emit) -> None:
@@ -158,21 +165,31 @@ def _description(offer: Offer) -> JsonObject:
 class McpToolbox:
     """The port `Toolbox`: what a run can call, and the connections that it holds meanwhile."""
 
-    def __init__(self, offers: Sequence[Offer], pool: Pool, options: Options) -> None:
+    def __init__(self, pool: Pool, options: Options, *, has_servers: bool) -> None:
+        self.has_servers = has_servers
+        self.is_open = False
+        """Whether the first servers are in; what comes now is late."""
+        self._pool = pool
         self._options = options
         self._entries: dict[str, _Entry] = {}
         self._berths: list[_Berth] = []
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return [entry.tool for entry in self._entries.values()]
+
+    def add(self, offers: Sequence[Offer]) -> None:
+        """Take in what servers offer. The names of tools that are there already stay."""
+        self.is_open = True
         offered: list[tuple[_Berth, ListedTool]] = []
         for offer in offers:
-            berth = _Berth(pool, offer.server)
+            berth = _Berth(self._pool, offer.server)
             self._berths.append(berth)
             offered += [(berth, tool) for tool in offer.tools]
-        names = exposed_names([(berth.server, tool.name) for berth, tool in offered])
+        names = exposed_names([(berth.server, tool.name) for berth, tool in offered], taken=self._entries)
         for name, (berth, listed) in zip(names, offered, strict=True):
             spec = ToolSpec(name, listed.description, listed.parameters)
             self._entries[name] = _Entry(Tool(spec, berth.server.name, listed.name), listed, berth)
-        self.has_servers = bool(offers)
-        self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in self._entries.values())
 
     def find(self, name: str) -> Tool | None:
         entry = self._entries.get(name)

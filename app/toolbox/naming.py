@@ -4,7 +4,7 @@ Providers take `^[a-zA-Z0-9_-]{1,64}$`. The way back to (server, original name) 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from itertools import count
 
@@ -15,14 +15,15 @@ MAX_NAME_CHARACTERS = 64
 _OTHER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def exposed_names(tools: Sequence[tuple[ServerSpec, str]]) -> list[str]:
+def exposed_names(tools: Sequence[tuple[ServerSpec, str]], *, taken: Collection[str] = ()) -> list[str]:
     """Name each tool, given as (server, original name): valid, distinct, parallel to the input.
 
     Where names collide, the first in order keeps the plain one; each other gets its server's name as suffix, then a
-    number. All tools of operators are named before those of users, so what users bring never changes their names.
+    number. Names that are `taken` are given to nobody. All tools of operators are named before those of users, so what
+    users bring never changes their names.
     """
     names: dict[int, str] = {}
-    used: set[str] = set()
+    used = set(taken)
     numbers: dict[str, count[int]] = {}
     for trust in ("operator", "user"):
         plain = {at: _plain(name) for at, (server, name) in enumerate(tools) if server.trust == trust}

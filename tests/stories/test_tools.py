@@ -9,7 +9,7 @@ import pytest
 from app.api.published import ServerCheck, ServerList
 from tests.fakes.mcp_servers import FakeMcpServer, Kind, open_mcp_server
 from tests.fakes.raw_mcp import HANG, http_reply, open_raw_mcp, tool_entry
-from tests.fakes.service import USER, open_service, operator_server
+from tests.fakes.service import USER, Run, open_service, operator_server
 from tests.fakes.upstream import Answer, Request, call, end, open_upstream, stream, text
 from tests.stories.requirements import proves
 
@@ -337,6 +337,55 @@ async def test_dead_servers_cost_one_event_each_and_the_others_work() -> None:
     assert sorted(states) == [("healthy", "ready"), ("refusing", "unavailable"), ("silent", "unavailable")]
     assert all(data["message"] for data in run.named("server") if data["state"] == "unavailable")
     assert run.names.count("tool/result") == 1
+    assert run.last["outcome"] == "completed"
+
+
+@proves("servers-dead")
+async def test_server_that_is_slow_to_list_joins_the_run_later() -> None:
+    listed = anyio.Event()
+    script = [
+        stream(call(0, "c1", "echo", '{"text":"hi"}'), end("tool_calls")),
+        stream(call(0, "c2", "wait", '{"seconds":0.2}'), end("tool_calls")),
+        stream(call(0, "c3", "late", "{}"), end("tool_calls")),
+        stream(text("Done."), end()),
+    ]
+
+    async def slow(request: Any) -> bytes:
+        await listed.wait()
+        result = {"tools": [tool_entry("late"), tool_entry("echo")], "resultType": "complete"}
+        body = {"jsonrpc": "2.0", "id": request.id, "result": result}
+        return http_reply(200, json.dumps(body).encode(), "application/json")
+
+    async with open_mcp_server() as mcp, open_raw_mcp({"tools/list": slow}) as raw, open_upstream(script) as upstream:
+        servers = [operator_server("slow", raw.url), operator_server("box", mcp.url)]
+        async with open_service(upstream, extra_servers=servers, mcp_list_wait_ms=50) as service:
+            runs: list[Run] = []
+
+            async def let_it_list() -> None:
+                await upstream.wait_for(lambda it: len(it.asks) == 2)
+                listed.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(let_it_list)
+                runs.append(await service.run(model="m"))
+    (run,) = runs
+    states = [(data["name"], data["state"]) for data in run.named("server")]
+    assert states == [("box", "ready"), ("slow", "waiting"), ("slow", "ready")]
+    offered = [[tool["function"]["name"] for tool in ask.json["tools"]] for ask in upstream.asks]
+    assert "late" not in offered[0]
+    assert offered[2][: len(offered[0])] == offered[0]
+    assert offered[2][-2:] == ["late", "echo_slow"]
+    assert [data["result"]["call"]["name"] for data in run.named("tool/result")] == ["echo", "wait", "late"]
+
+
+@proves("servers-dead")
+async def test_required_server_is_waited_for_to_its_limit() -> None:
+    async with open_mcp_server() as mcp, open_raw_mcp({"tools/list": HANG}) as silent:
+        servers = [operator_server("silent", silent.url, required=True), operator_server("box", mcp.url)]
+        async with open_upstream([stream(text("ok"), end())]) as upstream:
+            async with open_service(upstream, extra_servers=servers, mcp_list_wait_ms=10, connect_ms=500) as service:
+                run = await service.run(model="m")
+    assert [data["state"] for data in run.named("server")] == ["ready", "unavailable"]
     assert run.last["outcome"] == "completed"
 
 
