@@ -233,7 +233,6 @@ class RunRequest(_Strict):
             include_tools="tools" in self.include,
             provider=None if self.provider == "auto" else self.provider,
             parameters={name: value for name in _PASSED_ON if (value := getattr(self, name)) is not None},
-            conversation_id=self.metadata.get("conversation_id"),
             user_token=user_token,
         )
 

@@ -58,6 +58,5 @@ class RunSpec:
     """Appended to the model id as `:provider`; None for auto."""
     parameters: Mapping[str, Json] = field(default_factory=dict[str, Json], repr=False)
     """Sampling and output parameters, passed to the model as they are."""
-    conversation_id: str | None = None
     user_token: Secret | None = None
     """The caller's own token (`X-User-Token`)."""
