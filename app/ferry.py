@@ -1,5 +1,6 @@
 """One crossing: open the toolbox, make the model ready, start the loop. Knows the rooms by their ports only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -9,7 +10,7 @@ import anyio.abc
 from app.domain.events import Notice, Prepared, Started
 from app.domain.jsontypes import JsonObject, is_object
 from app.domain.limits import RunLimits
-from app.domain.messages import Usage
+from app.domain.messages import Tool, Usage
 from app.domain.ports import Catalogue, Emit, ModelFacts, RunRecord, Servers, Toolbox
 from app.domain.spec import RunSpec
 from app.run.act import Hands
@@ -47,13 +48,20 @@ class Ferry:
             if not toolbox.tools and why_not is None:
                 why_not = "no_tools" if toolbox.has_servers else "no_servers"
             record.append(Prepared(facts.id, "not_applicable" if why_not else "active", why_not))
-            ears = Ears(self.catalogue.open(facts, spec), record.append, spec.reasoning)
+            model = self.catalogue.open(facts, spec)
+            ears = Ears(model, record.append, spec.reasoning, self.limits.reasoning_as_answer)
             images = images_from_messages(spec.messages)
-            hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=spec.reasoning == "hidden")
-            prompt = None if why_not else _prompt(toolbox, spec, image_count=len(images))
-            messages = opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt)
-            choice = "auto" if why_not else _choice(spec.tool_choice, toolbox, record.append)
-            talk = Talk(messages, record, toolbox, choice)
+            is_hidden = spec.reasoning == "hidden"
+            hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=is_hidden)
+            prompt = None if why_not else _prompt(model.offered(toolbox.tools), spec, image_count=len(images))
+            talk = Talk(
+                opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt),
+                record,
+                toolbox,
+                tool_choice="auto" if why_not else _choice(spec.tool_choice, toolbox, record.append),
+                keeps_reasoning=facts.preserves_reasoning and not is_hidden,
+                shows_pictures=facts.multimodal is True,
+            )
             return await run_loop(talk, ears, hands, max_rounds=spec.max_rounds), ears.usage
 
 
@@ -62,13 +70,14 @@ def _tools_wanted(spec: RunSpec, facts: ModelFacts) -> tuple[RunSpec, str | None
     if spec.tool_choice == "none":
         return replace(spec, server_names=()), "tool_choice_none"
     if not facts.supports_tools and not spec.force_tools:
-        return replace(spec, server_names=()), "model_without_tools"
+        why_not = "model_without_tools" if facts.route is None else "route_without_tools"
+        return replace(spec, server_names=()), why_not
     return spec, None
 
 
-def _prompt(toolbox: Toolbox, spec: RunSpec, *, image_count: int) -> str:
+def _prompt(tools: Sequence[Tool], spec: RunSpec, *, image_count: int) -> str | None:
     zone = ZoneInfo(spec.timezone) if spec.timezone else None
-    specs = [tool.spec for tool in toolbox.tools]
+    specs = [tool.spec for tool in tools]
     return tool_prompt(specs, now=datetime.now(UTC), zone=zone, image_count=image_count)
 
 

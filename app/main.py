@@ -71,7 +71,7 @@ async def _open_doors(app: FastAPI, rooms: Rooms) -> AsyncGenerator[None, None]:
         open_servers(rooms.servers) as mcp_servers,
         anyio.create_task_group() as tasks,
     ):
-        catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model)
+        catalogue = ModelCatalogue(endpoint, rooms.models, rooms.default_model, rooms.router)
         crossings: anyio.abc.TaskGroup = await tasks.start(_keep_tasks)
         app.state.crossings = crossings
         journal = MemoryJournal(rooms.journal)

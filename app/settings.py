@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from app.toolbox.selection import servers_from_json
 from app.toolbox.server import ConnectionLimits
 from app.upstream import endpoint
 from app.upstream.catalogue import ListedModel, models_from_json
+from app.upstream.router import Router, router_from, routes_from_json
 
 _INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
 _DOTENV = ".env"
@@ -97,6 +99,15 @@ class Settings(BaseSettings):
     use_user_token: _Switch = Field(False, alias="USE_USER_TOKEN")
     models: _Optional = Field(None, alias="MODELS")
     default_model: _Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
+    router_alias_id: Annotated[str, Field(min_length=1)] = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
+    router_routes_path: _Optional = Field(None, alias="LLM_ROUTER_ROUTES_PATH")
+    router_default_route: _Optional = Field(None, alias="LLM_ROUTER_DEFAULT_ROUTE")
+    router_fallback_model: _Optional = Field(None, alias="LLM_ROUTER_FALLBACK_MODEL")
+    router_enable_tools: _Switch = Field(False, alias="LLM_ROUTER_ENABLE_TOOLS")
+    router_tools_model: _Optional = Field(None, alias="LLM_ROUTER_TOOLS_MODEL")
+    router_enable_multimodal: _Switch = Field(False, alias="LLM_ROUTER_ENABLE_MULTIMODAL")
+    router_multimodal_model: _Optional = Field(None, alias="LLM_ROUTER_MULTIMODAL_MODEL")
+    reasoning_as_answer: _Switch = Field(False, alias="TOOLFERRY_REASONING_AS_ANSWER")
     upstream_backoff_ms: _Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
     model_silence_ms: _Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
 
@@ -159,13 +170,16 @@ class Settings(BaseSettings):
         """Make the options of each room; `extra_servers` join those of `MCP_SERVERS`.
 
         Raises:
-            SettingsError: `MODELS`, `MCP_SERVERS`, `OPENAI_BASE_URL` or `TOOLFERRY_DEFAULT_MODEL` cannot be used.
+            SettingsError: `MODELS`, `MCP_SERVERS`, `OPENAI_BASE_URL`, `TOOLFERRY_DEFAULT_MODEL` or one of the router's
+                cannot be used.
         """
         try:
             models = models_from_json(self.models or "")
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        if models and self.default_model and self.default_model not in {model.id for model in models}:
+        router = self._router(models)
+        known = {*(model.id for model in models), *([router.alias] if router else [])}
+        if models and self.default_model and self.default_model not in known:
             raise SettingsError("TOOLFERRY_DEFAULT_MODEL: MODELS does not list it")
         try:
             environment, warnings = servers_from_json(self.mcp_servers)
@@ -175,8 +189,14 @@ class Settings(BaseSettings):
             endpoint=self._endpoint(),
             models=models,
             default_model=self.default_model,
+            router=router,
             servers=self._servers((*extra_servers, *environment)),
-            run=RunLimits(self.max_calls_per_round, self.max_calls_at_once, run_seconds=self.run_timeout_ms / 1000),
+            run=RunLimits(
+                self.max_calls_per_round,
+                self.max_calls_at_once,
+                run_seconds=self.run_timeout_ms / 1000,
+                reasoning_as_answer=self.reasoning_as_answer,
+            ),
             request=self._request(),
             journal=memory.Options(self.max_run_bytes, self.max_journal_bytes, self.retention_ms / 1000),
             heartbeat_seconds=self.heartbeat_ms / 1000,
@@ -188,6 +208,35 @@ class Settings(BaseSettings):
         keys = [key for key in (self.openai_api_key, self.hf_token, self.exa_api_key) if key]
         headers = [value for server in servers for value in server.headers.values()]
         return [*(Secret(key.get_secret_value()) for key in keys), *headers]
+
+    def _router(self, models: Sequence[ListedModel]) -> Router | None:
+        path, routes = self.router_routes_path, None
+        if path is not None:
+            try:
+                routes = routes_from_json(Path(path).read_text(encoding="utf-8-sig"))
+            except (OSError, UnicodeDecodeError):
+                raise SettingsError("LLM_ROUTER_ROUTES_PATH: the file cannot be read as text in UTF-8") from None
+            except ValueError as error:
+                raise SettingsError(f"LLM_ROUTER_ROUTES_PATH: {error}") from None
+        fallback = self.router_fallback_model
+        is_wanted = routes is not None or fallback or self.router_enable_tools or self.router_enable_multimodal
+        if is_wanted and not (routes or fallback):
+            # What a run would get that names no model is what it gets where no route is special.
+            default = None if self.default_model == self.router_alias_id else self.default_model
+            fallback = default or next((model.id for model in models), None)
+        try:
+            return router_from(
+                routes=routes,
+                default_route=self.router_default_route,
+                fallback_model=fallback,
+                enable_tools=self.router_enable_tools,
+                tools_model=self.router_tools_model,
+                enable_multimodal=self.router_enable_multimodal,
+                multimodal_model=self.router_multimodal_model,
+                alias=self.router_alias_id,
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
 
     def _endpoint(self) -> endpoint.Options:
         base_url = self.openai_base_url or endpoint.Options().base_url
@@ -264,6 +313,7 @@ class Rooms:
     endpoint: endpoint.Options
     models: tuple[ListedModel, ...]
     default_model: str | None
+    router: Router | None
     servers: box.Options
     run: RunLimits
     request: RequestLimits

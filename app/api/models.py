@@ -25,7 +25,9 @@ def _model_json(facts: ModelFacts) -> JsonObject:
         "created": facts.created,
         "owned_by": facts.owned_by,
         "supportsTools": facts.supports_tools,
-        "multimodal": facts.multimodal,
+        "multimodal": bool(facts.multimodal),
+        "preservesReasoning": facts.preserves_reasoning,
+        "parameters": dict(facts.parameters),
     }
     if facts.name is not None:
         data["name"] = facts.name

@@ -27,7 +27,9 @@ class StatusPrepared(_Published):
     status: Literal["prepared"]
     model: str
     tools: Literal["active", "not_applicable"]
-    reason: Literal["no_servers", "no_tools", "model_without_tools", "tool_choice_none"] | None = None
+    reason: (
+        Literal["no_servers", "no_tools", "model_without_tools", "route_without_tools", "tool_choice_none"] | None
+    ) = None
 
 
 class StatusRetrying(_Published):
@@ -75,6 +77,15 @@ class ServerEvent(_Published):
     message: str | None = None
     code: str | None = None
     challenge: str | None = None
+
+
+class RouterMetadataEvent(_Published):
+    """Who answers, where a router or the provider tells; again when it changes. `route` is null for a named model."""
+
+    type: Literal["routerMetadata"]
+    route: str | None
+    model: str
+    provider: str | None = None
 
 
 class StreamEvent(_Published):
@@ -215,6 +226,7 @@ class RunEvent(
         | StatusFinished
         | StatusError
         | ServerEvent
+        | RouterMetadataEvent
         | StreamEvent
         | ReasoningEvent
         | ToolCallEvent
@@ -286,6 +298,8 @@ class ModelEntry(_Published):
     owned_by: str
     supports_tools: bool = Field(alias="supportsTools")
     multimodal: bool
+    preserves_reasoning: bool = Field(alias="preservesReasoning")
+    parameters: dict[str, Any] = Field(description="Request parameters that hold unless a request says otherwise.")
     name: str | None = None
     context_length: int | None = Field(default=None, alias="contextLength")
 

@@ -88,7 +88,8 @@ async def _log_for(spec: RunSpec, doors: Doors, *, key: str | None, fingerprint:
     if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
         return log, False
     doors.admit_run()
-    facts = await doors.catalogue.choose(spec)
+    wants_tools = spec.tool_choice != "none" and doors.servers.are_selected(spec)
+    facts = await doors.catalogue.choose(spec, wants_tools=wants_tools)
     # Once more, and from here on without awaiting: another request may have come first meanwhile.
     if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
         return log, False

@@ -125,6 +125,20 @@ class ServerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterMetadata:
+    """Who answers: the route that was chosen, the model, the provider behind it; again when it changes."""
+
+    route: str | None
+    model: str
+    provider: str | None = None
+    name: ClassVar[str] = "routerMetadata"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {"type": "routerMetadata", "route": self.route, "model": self.model}
+        return data if self.provider is None else {**data, "provider": self.provider}
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCalled:
     """The model calls a tool. `tool` is None for a name that no tool has."""
 
@@ -281,6 +295,7 @@ Event: TypeAlias = (
     | Finished
     | Failed
     | ServerReport
+    | RouterMetadata
     | ToolCalled
     | ToolEta
     | ToolProgress

@@ -15,6 +15,8 @@ class RunLimits:
     """How often a reply that was cut off inside its calls is answered with a request for smaller ones."""
     run_seconds: float = 1800.0
     """The whole run, whatever it does."""
+    reasoning_as_answer: bool = False
+    """A reply that holds nothing but reasoning is an answer, and its reasoning is shown as one."""
 
 
 @dataclass(frozen=True, slots=True)

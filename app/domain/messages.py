@@ -37,6 +37,12 @@ class CallFragment:
     """Fields of the call that we do not know, to be echoed unchanged on the same call."""
 
 
+class Thought(NamedTuple):
+    """What the model thought in a reply, complete, in the fields of a message by which it would get it back."""
+
+    fields: JsonObject
+
+
 class Finish(NamedTuple):
     """Why the model stopped: `stop`, `length`, `tool_calls`, `content_filter`, or a word of the provider's own."""
 
@@ -63,7 +69,7 @@ class Usage:
         )
 
 
-Delta: TypeAlias = TextDelta | ReasoningDelta | CallFragment | Finish | Usage
+Delta: TypeAlias = TextDelta | ReasoningDelta | CallFragment | Finish | Usage | Thought
 """What a streamed reply is made of, whoever the provider is."""
 
 
@@ -97,6 +103,8 @@ class Reply:
     reasoning: str
     calls: tuple[ToolCall, ...]
     finish_reason: str | None
+    thought: JsonObject = field(default_factory=dict[str, Json])
+    """The reasoning in the provider's own fields, for those that want it back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
 """The borders between rooms: what the heart needs of the model, the tools and the record, and the API of all three."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from app.domain.events import Event, Notice, Retrying
-from app.domain.jsontypes import JsonObject
-from app.domain.messages import Delta, Message, Progress, Tool, ToolOutcome, ToolSpec
+from app.domain.events import Event, Notice, Retrying, RouterMetadata
+from app.domain.jsontypes import Json, JsonObject
+from app.domain.messages import Delta, Message, Progress, Tool, ToolOutcome
 from app.domain.spec import RunSpec, ServerSpec
 
 Emit: TypeAlias = Callable[[Event], None]
 """Records an event. Never waits: the record is bounded, and its readers are cut off, not waited for."""
+
+Tell: TypeAlias = Callable[[Retrying | Notice | RouterMetadata], None]
+"""What a model may say about how it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +22,21 @@ class Ask:
     """One request to the model."""
 
     messages: Sequence[Message]
-    tools: Sequence[ToolSpec] = ()
+    tools: Sequence[Tool] = ()
     """Empty: neither tools nor anything about them is sent."""
     tool_choice: str | JsonObject = "auto"
+    thoughts: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    """What the model thought in earlier replies of the run, by the id of the reply's first call (`Thought.fields`)."""
 
 
 class ChatModel(Protocol):
     """One model, ready to be asked; holds the run's parameters."""
 
-    def stream(
-        self, ask: Ask, tell: Callable[[Retrying | Notice], None]
-    ) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Delta]]]:
+    def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        """Choose what of these tools the model is shown: it may not take all, or not as many. Stable, in order."""
+        ...
+
+    def stream(self, ask: Ask, tell: Tell) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Delta]]]:
         """Ask and stream the reply: one non-empty batch of deltas per network read.
 
         Nothing but `tell` is called before the first byte. The iterator ends after the stream's own end.
@@ -68,19 +75,30 @@ class ModelFacts:
 
     id: str
     supports_tools: bool = True
-    multimodal: bool = False
+    multimodal: bool | None = None
+    """Whether it takes images; None where nobody has said."""
+    preserves_reasoning: bool = False
+    """Whether its reasoning belongs into the conversation, also of later requests."""
     context_length: int | None = None
+    parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """Request parameters of this model, below the caller's."""
     created: int = 0
     owned_by: str = ""
     name: str | None = None
     """A name for people, where the operator gave one."""
+    route: str | None = None
+    """How the router came to it; None where the caller named it."""
+    fallbacks: tuple["ModelFacts", ...] = ()
+    """Asked in this order where it does not begin to answer."""
 
 
 class Catalogue(Protocol):
     """What models there are and which one a run gets."""
 
-    async def choose(self, spec: RunSpec) -> ModelFacts:
-        """Find the run's model: the one it names, or the default.
+    async def choose(self, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
+        """Find the run's model: the one it names, or the default; for the router's alias the one that fits the run.
+
+        `wants_tools` says that servers were selected.
 
         Raises:
             ModelRequired: None is named and there is no default.
@@ -100,6 +118,10 @@ class Catalogue(Protocol):
 
 class Servers(Protocol):
     """The MCP servers: those of the environment, and whatever a run brings."""
+
+    def are_selected(self, spec: RunSpec) -> bool:
+        """Tell whether a run has any servers, admitted or not."""
+        ...
 
     def open_box(self, spec: RunSpec, emit: Emit) -> AbstractAsyncContextManager[Toolbox]:
         """Collect, merge, admit and list a run's servers; emits a `ServerReport` for each. Leaving ends their use."""

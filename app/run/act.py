@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 
@@ -15,7 +16,7 @@ from app.domain.events import Notice, ToolCalled, ToolEta, ToolFailed, ToolProgr
 from app.domain.limits import RunLimits
 from app.domain.messages import UNKNOWN_ETA_SECONDS, Message, Progress, Reply, Tool, ToolCall, ToolOutcome
 from app.domain.ports import Emit, Toolbox
-from app.run.images import resolve_images
+from app.run.images import pictures_from_outputs, resolve_images
 from app.run.talk import tool_message
 
 _log = logging.getLogger(__name__)
@@ -33,6 +34,15 @@ class _Memory:
     count: int = 1
 
 
+class Answers(NamedTuple):
+    """What the calls of one reply came to."""
+
+    messages: tuple[Message, ...]
+    """One for each call, in call order."""
+    pictures: tuple[str, ...]
+    """As `data:` URLs."""
+
+
 @dataclass(slots=True)
 class Hands:
     """What acting needs, for a whole run; remembers what was called."""
@@ -46,7 +56,7 @@ class Hands:
     called: list[str] = field(default_factory=list[str])
     """Names of the tools that ran, in order of their first call."""
 
-    async def answer_calls(self, reply: Reply) -> tuple[Message, ...]:
+    async def answer_calls(self, reply: Reply) -> Answers:
         """Announce all calls, run them at most `calls_at_once` at a time, return their answers in call order."""
         tools = [self.toolbox.find(call.name) for call in reply.calls]
         self._announce(reply, tools)
@@ -75,7 +85,9 @@ class Hands:
                 if call.uuid not in outcomes:
                     took = anyio.current_time() - begun
                     self.emit(ToolFailed(call.uuid, "The run ended before the call did.", "cancelled", took))
-        return tuple(tool_message(call, outcomes[call.uuid].text) for call in reply.calls)
+        ordered = [outcomes[call.uuid] for call in reply.calls]
+        messages = tuple(tool_message(call, outcome.text) for call, outcome in zip(reply.calls, ordered, strict=True))
+        return Answers(messages, pictures_from_outputs(output for outcome in ordered for output in outcome.outputs))
 
     def _announce(self, reply: Reply, tools: Sequence[Tool | None]) -> None:
         for position, (call, tool) in enumerate(zip(reply.calls, tools, strict=True)):

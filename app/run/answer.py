@@ -38,7 +38,8 @@ def answered(reply: Reply, talk: Talk, ears: Ears, *, called: Sequence[str]) -> 
         ears.all_shown()
         raise UpstreamIncomplete("The model's provider stopped the answer before it was complete.")
     reason = _REASONS.get(reply.finish_reason, "stop")
-    return Answer(_spoken(talk, ears, _excuse(reason, called), is_whole=True), reason)
+    excuse = _excuse(reason, called, is_thought=bool(reply.reasoning))
+    return Answer(_spoken(talk, ears, excuse, is_whole=True), reason)
 
 
 async def closing_answer(talk: Talk, ears: Ears, *, max_rounds: int, called: Sequence[str]) -> Answer:
@@ -46,7 +47,7 @@ async def closing_answer(talk: Talk, ears: Ears, *, max_rounds: int, called: Seq
     rounds = "1 round" if max_rounds == 1 else f"{max_rounds} rounds"
     ears.emit(Notice("round_limit", f"The limit of {rounds} is reached.", {"rounds": max_rounds}))
     try:
-        await ears.hear_reply(talk.closing_question(CLOSING))
+        await ears.hear_within_window(talk, lambda: talk.closing_question(CLOSING))
         is_whole = True
     except RunError:
         is_whole = False
@@ -61,15 +62,17 @@ def _spoken(talk: Talk, ears: Ears, excuse: str, *, is_whole: bool) -> str:
         added = f"\n\n{excuse}" if content.strip() else excuse
         ears.emit(Token(added))
         shown, content = shown + added, content + added
-    talk.say({"role": "assistant", "content": content})
+    talk.say_answer(content, ears.thought)
     return shown
 
 
-def _excuse(reason: AnswerReason, called: Sequence[str]) -> str:
+def _excuse(reason: AnswerReason, called: Sequence[str], *, is_thought: bool) -> str:
     if reason == "length":
         return f"The answer was cut off by the length limit before it began.{_ran(called)}"
     if reason == "content_filter":
         return f"The model's provider withheld the answer (content filter).{_ran(called)}"
+    if is_thought:
+        return f"The model ended with its reasoning and gave no answer, also when asked again.{_ran(called)}"
     return f"The model gave no answer, also when asked again.{_ran(called)}"
 
 

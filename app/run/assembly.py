@@ -4,12 +4,14 @@ Providers disagree on what names a fragment: an index, an id, both, or neither; 
 empty, or flush everything once more at the end. The rules, in order: an index routes the fragment, but the same index
 with another id opens a new call; without an index an id does, and a fragment with neither belongs to the call opened
 last, unless it names a tool and that call is already whole.
+
+A call that is still being written can be told of before it is whole, once its name is known.
 """
 
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
@@ -39,6 +41,9 @@ class _Slot:
     parts: list[str] = field(default_factory=list[str])
     length: int = 0
     extra: JsonObject = field(default_factory=dict[str, Json])
+    uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    is_told: bool = False
+    """Told of, or whole before it could be: there is nothing to tell of it any more."""
 
     def add(self, fragment: CallFragment) -> None:
         if fragment.id and not self.id:
@@ -61,6 +66,13 @@ class _Slot:
         # The last character first: a provider may repeat the name with each of thousands of fragments.
         return self.text().rstrip()[-1:] == "}" and is_object(_strict_json(self.text()))
 
+    def has_name(self, offered: Collection[str]) -> bool:
+        """Tell whether the name is all there: arguments have begun, or it is a tool's and no longer one's beginning."""
+        name = self.name
+        if not name or self.parts:
+            return bool(name)
+        return name in offered and not any(other != name and other.startswith(name) for other in offered)
+
     def _repeats(self, arguments: str) -> bool:
         return len(arguments) == self.length and arguments == self.text() and self.is_whole()
 
@@ -71,6 +83,7 @@ class CallAssembly:
     def __init__(self) -> None:
         self._slots: list[_Slot] = []
         self._by_index: dict[int, _Slot] = {}
+        self._grown: list[_Slot] = []  # since someone last asked what is under way, of those not told yet
 
     def __bool__(self) -> bool:
         """Tell whether a call has begun."""
@@ -85,6 +98,23 @@ class CallAssembly:
             if fragment.index is not None:
                 self._by_index[fragment.index] = slot
         slot.add(fragment)
+        if not slot.is_told and (not self._grown or self._grown[-1] is not slot):
+            self._grown.append(slot)
+
+    def under_way(self, offered: Collection[str]) -> list[tuple[str, str]]:
+        """Give uuid and name of each call that has got its name and is not whole yet; each call once at most.
+
+        Args:
+            offered: The names of the tools that the model was shown; a provider may send a name in pieces.
+        """
+        grown, self._grown = self._grown, []
+        told: list[tuple[str, str]] = []
+        for slot in grown:
+            if not slot.is_told and slot.has_name(offered):
+                slot.is_told = True
+                if not slot.is_whole():
+                    told.append((slot.uuid, slot.name))
+        return told
 
     def calls(self, finish_reason: str | None, *, taken_ids: Iterable[str]) -> tuple[ToolCall, ...]:
         """Finish the calls.
@@ -191,7 +221,7 @@ def _call_from_slot(slot: _Slot, call_id: str, finish_reason: str | None) -> Too
         why = CUT_OFF.get(finish_reason or "", f"The reply ended early ({finish_reason})")
         fault = f"{why} before this call was complete, so it was not executed."
     return ToolCall(
-        uuid=str(uuid.uuid4()),
+        uuid=slot.uuid,
         id=call_id,
         name=slot.name,
         arguments_raw=raw,

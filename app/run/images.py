@@ -1,4 +1,7 @@
-"""The user's images as `image_1`, `image_2`, …: the model names them, tools get the data, events see the name. Pure."""
+"""Images on their way: the user's to the tools, those of the tools to the model. Pure.
+
+The user's are `image_1`, `image_2`, …: the model names them, tools get the data, events see the name.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,6 +10,9 @@ from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message
 
 _IMAGE_KEYS = frozenset({"image", "image_url", "input_image"})
+_PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_MOST_PICTURES = 8
+"""Of one round: each costs the model about as much as a page of text."""
 _REFERENCE = re.compile(r"image_([1-9][0-9]{0,3})")
 
 
@@ -46,3 +52,25 @@ def _resolved(value: Json, images: Sequence[str], *, is_image: bool) -> Json:
     if is_array(value):
         return [_resolved(item, images, is_image=is_image) for item in value]
     return value
+
+
+def pictures_from_outputs(outputs: Iterable[JsonObject]) -> tuple[str, ...]:
+    """Collect what tools gave back as images that models can see, as `data:` URLs."""
+    urls: list[str] = []
+    for output in outputs:
+        blocks: Json = output.get("content")
+        for block in blocks if is_array(blocks) else ():
+            if is_object(block) and block.get("type") == "image":
+                kind, data = block.get("mimeType"), block.get("data")
+                if kind in _PICTURE_TYPES and isinstance(data, str) and data:
+                    urls.append(f"data:{kind};base64,{data}")
+    return tuple(urls)
+
+
+def pictures_message(pictures: Sequence[str]) -> Message:
+    """Show the pictures of a round to the model. A user message: tool messages may hold text only."""
+    shown = pictures[:_MOST_PICTURES]
+    left_out = f" {len(pictures) - len(shown)} more were left out." if len(pictures) > len(shown) else ""
+    text = f"The images that the tools gave back, in the order of their results.{left_out}"
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in shown]
+    return {"role": "user", "content": [{"type": "text", "text": text}, *images]}

@@ -1,19 +1,23 @@
 """Hears one streamed reply: text and reasoning are passed on as they come, call fragments are put together.
 
 Nothing is shown after the first call delta of a round. What was held back for calls that then are not made (there were
-none after all, or the round has no tools) is shown by `Ears.all_shown`.
+none after all, or the round has no tools) is shown by `Ears.all_shown`. A call that takes a while to write is told of
+as soon as its name is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from app.domain.events import ReasoningToken, Token
-from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, Reply, TextDelta, Usage
+from app.domain.errors import ContextLengthExceeded
+from app.domain.events import Notice, ReasoningToken, Token
+from app.domain.jsontypes import Json, JsonObject
+from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, Reply, TextDelta, Thought, Usage
 from app.domain.ports import Ask, ChatModel, Emit
 from app.domain.wire import writable
-from app.run.assembly import CallAssembly
-from app.run.talk import call_ids
+from app.run.assembly import CUT_OFF, CallAssembly
+from app.run.context import excess_from_error
+from app.run.talk import Talk, call_ids
 
 Reasoning: TypeAlias = Literal["separate", "inline", "hidden"]
 
@@ -25,8 +29,27 @@ class Ears:
     model: ChatModel
     emit: Emit
     reasoning: Reasoning = "separate"
+    reasoning_as_answer: bool = False
+    """A reply of nothing but reasoning is an answer, and shown as one."""
     usage: Usage | None = None
     _last: "_Hearing | None" = None
+
+    async def hear_within_window(self, talk: Talk, ask: Callable[[], Ask]) -> Reply:
+        """Ask; where the conversation is longer than the model takes, once more with shorter tool results.
+
+        Raises:
+            RunError: As `hear_reply`.
+        """
+        try:
+            return await self.hear_reply(ask())
+        except ContextLengthExceeded as error:
+            excess = excess_from_error(str(error))
+            if self.content or self.thought or not talk.shorten(excess):
+                raise
+        self.emit(
+            Notice("context_shortened", "The conversation was too long for the model; tool results were shortened.")
+        )
+        return await self.hear_reply(ask())
 
     async def hear_reply(self, ask: Ask) -> Reply:
         """Ask the model and listen until it has ended.
@@ -34,7 +57,8 @@ class Ears:
         Raises:
             RunError: The model could not be asked, or the stream broke. What was passed on stays.
         """
-        hearing = self._last = _Hearing(_Voice(self.emit, self.reasoning))
+        offered = frozenset(tool.spec.name for tool in ask.tools)
+        hearing = self._last = _Hearing(_Voice(self.emit, self.reasoning), offered)
         try:
             async with self.model.stream(ask, self.emit) as batches:
                 async for batch in batches:
@@ -43,6 +67,8 @@ class Ears:
             hearing.end()
             if hearing.usage is not None:
                 self.usage = hearing.usage if self.usage is None else self.usage + hearing.usage
+        if self.reasoning_as_answer:
+            hearing.take_reasoning_as_answer()
         return hearing.reply(call_ids(ask.messages))
 
     def all_shown(self) -> str:
@@ -53,6 +79,11 @@ class Ears:
     def content(self) -> str:
         """All text of the last reply, also when it broke off."""
         return "".join(self._last.texts) if self._last else ""
+
+    @property
+    def thought(self) -> JsonObject:
+        """The reasoning of the last reply, in the fields of a message."""
+        return self._last.whole_thought() if self._last else {}
 
 
 @dataclass(slots=True)
@@ -109,6 +140,7 @@ class _Halves:
 @dataclass(slots=True)
 class _Hearing:
     voice: _Voice
+    offered: frozenset[str]
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
     withheld: list[TextDelta | ReasoningDelta] = field(default_factory=list[TextDelta | ReasoningDelta])
@@ -117,6 +149,7 @@ class _Hearing:
     thought_halves: _Halves = field(default_factory=_Halves)
     finish_reason: str | None = None
     usage: Usage | None = None
+    thought: JsonObject = field(default_factory=dict[str, Json])
 
     def take(self, batch: Sequence[Delta]) -> None:
         for delta in batch:
@@ -129,8 +162,17 @@ class _Hearing:
                 self.assembly.add(delta)
             elif isinstance(delta, Finish):
                 self.finish_reason = delta.reason
+            elif isinstance(delta, Thought):
+                self.thought = delta.fields
             else:
                 self.usage = delta
+        if self.assembly and self.offered and self.finish_reason is None:
+            self.tell_calls_under_way()
+
+    def tell_calls_under_way(self) -> None:
+        for uuid, name in self.assembly.under_way(self.offered):
+            about: JsonObject = {"uuid": uuid, "name": name}
+            self.voice.emit(Notice("preparing_call", f"The model is writing a call of {name}.", about))
 
     def hear_text(self, text: str) -> None:
         if text:
@@ -160,7 +202,25 @@ class _Hearing:
             reasoning="".join(self.thoughts),
             calls=self.assembly.calls(self.finish_reason, taken_ids=taken_ids),
             finish_reason=self.finish_reason,
+            thought=self.whole_thought(),
         )
+
+    def whole_thought(self) -> JsonObject:
+        if self.thought or not self.thoughts:
+            return self.thought
+        return {"reasoning_content": "".join(self.thoughts)}
+
+    def take_reasoning_as_answer(self) -> None:
+        """Show the reasoning as the text of a reply that has nothing else."""
+        if (
+            self.thoughts
+            and not self.assembly
+            and not "".join(self.texts).strip()
+            and self.finish_reason not in CUT_OFF
+        ):
+            text = "".join(self.thoughts)
+            self.texts.append(text)
+            self.voice.say(text)
 
     def all_shown(self) -> str:
         for delta in self.withheld:

@@ -5,7 +5,7 @@ from app.run.answer import Answer, answered, closing_answer, is_blank
 from app.run.assembly import CUT_OFF
 from app.run.listen import Ears
 from app.run.prompt import NUDGE
-from app.run.talk import Talk, assistant_message
+from app.run.talk import Talk
 
 
 async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> Answer:
@@ -17,15 +17,17 @@ async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> 
     may_ask_again = True
     cut_offs = 0
     for _ in range(max_rounds):
-        reply = await ears.hear_reply(talk.question())
+        reply = await ears.hear_within_window(talk, talk.question)
         if is_blank(reply) and may_ask_again:
             may_ask_again = False
-            reply = await ears.hear_reply(talk.question(nudge=NUDGE))
+            reply = await ears.hear_within_window(talk, lambda: talk.nudge(NUDGE))
         if not reply.calls:
             return answered(reply, talk, ears, called=hands.called)
         if reply.finish_reason in CUT_OFF:
             cut_offs += 1
             if cut_offs > hands.limits.cut_off_retries:
                 return answered(reply, talk, ears, called=hands.called)
-        talk.say(assistant_message(reply), *await hands.answer_calls(reply))
+        answers = await hands.answer_calls(reply)
+        talk.say_round(reply, answers.messages)
+        talk.show(answers.pictures)
     return await closing_answer(talk, ears, max_rounds=max_rounds, called=hands.called)

@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message, Reply, ToolCall
 from app.domain.ports import Ask, RunRecord, Toolbox
+from app.run.context import with_shorter_results
 from app.run.history import valid_history
+from app.run.images import pictures_message
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _SYSTEM_ROLES = ("system", "developer")
@@ -22,6 +24,13 @@ class Talk:
     record: RunRecord
     toolbox: Toolbox
     tool_choice: str | JsonObject = "auto"
+    keeps_reasoning: bool = False
+    """The model's reasoning is part of the conversation, for the caller too."""
+    shows_pictures: bool = False
+    """The model is known to take images."""
+    thoughts: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    pictures: list[Message] = field(default_factory=list[Message])
+    """What `show` said."""
 
     def say(self, *messages: Message) -> None:
         """Go on with these messages; the caller gets them too."""
@@ -30,15 +39,47 @@ class Talk:
         # A forced choice is for the first round: kept, it would have the model call tools for ever.
         self.tool_choice = "auto"
 
-    def question(self, *, nudge: str | None = None) -> Ask:
-        """Ask with all tools. A nudge is one more user message for this once, which the conversation does not keep."""
-        nudged: tuple[Message, ...] = () if nudge is None else ({"role": "user", "content": nudge},)
-        tools = [tool.spec for tool in self.toolbox.tools]
-        return Ask((*self.messages, *nudged), tools, self.tool_choice)
+    def say_round(self, reply: Reply, answers: Sequence[Message]) -> None:
+        """Say a reply that made calls, and what they came to."""
+        if reply.thought and not self.keeps_reasoning:
+            self.thoughts[reply.calls[0].id] = reply.thought
+        self.say(self._with_thought(assistant_message(reply), reply.thought), *answers)
+
+    def say_answer(self, content: str, thought: JsonObject) -> None:
+        """Say the last reply."""
+        self.say(self._with_thought({"role": "assistant", "content": content}, thought))
+
+    def show(self, pictures: Sequence[str]) -> None:
+        """Show the model the tools' pictures. The caller has them in the results, and is not to send them back."""
+        if pictures and self.shows_pictures:
+            self.pictures.append(pictures_message(pictures))
+            self.messages = (*self.messages, self.pictures[-1])
+
+    def shorten(self, excess: float) -> bool:
+        """Make the conversation shorter by a part of its text, at the cost of tool results; tells whether it is."""
+        kept = [message for message in self.messages if message not in self.pictures]
+        shorter = with_shorter_results(kept, excess)
+        is_shorter = shorter != self.messages
+        self.messages = shorter
+        self.pictures.clear()
+        return is_shorter
+
+    def question(self) -> Ask:
+        """Ask with all tools."""
+        return Ask(self.messages, self.toolbox.tools, self.tool_choice, self.thoughts)
+
+    def nudge(self, text: str) -> Ask:
+        """Ask with one more user message for this once, which the conversation does not keep."""
+        return Ask((*self.messages, {"role": "user", "content": text}), self.toolbox.tools, "auto", self.thoughts)
 
     def closing_question(self, instruction: str) -> Ask:
         """Ask without tools; the instruction takes the place of a further system message."""
-        return Ask((*self.messages, {"role": "user", "content": instruction}))
+        return Ask((*self.messages, {"role": "user", "content": instruction}), thoughts=self.thoughts)
+
+    def _with_thought(self, message: Message, thought: JsonObject) -> Message:
+        if not (thought and self.keeps_reasoning):
+            return message
+        return {**thought, **message, "content": thought.get("content", "") + message["content"]}
 
 
 def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:

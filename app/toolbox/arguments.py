@@ -7,6 +7,7 @@ text is left out only where the parameter is optional and the schema forbids it.
 
 import json
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
@@ -110,10 +111,18 @@ def _resolved(schema: Json, root: JsonObject) -> JsonObject | None:
         reference: Json = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
-        if not reference.startswith("#/"):
+        if not reference.startswith("#"):
             return None
-        found: Json = root
-        for step in reference[2:].split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if is_object(found) else None
-        schema = found
+        schema = _at(reference, root)
     return None
+
+
+def _at(pointer: str, root: JsonObject) -> Json:
+    found: Json = root
+    for step in unquote(pointer).split("/")[1:]:
+        if is_object(found):
+            found = found.get(step.replace("~1", "/").replace("~0", "~"))
+        else:
+            is_index = is_array(found) and step.isdecimal() and len(step) < 6 and int(step) < len(found)
+            found = found[int(step)] if is_index else None
+    return found

@@ -79,6 +79,9 @@ class McpServers:
         self._pool = pool
         self._offers = offers
 
+    def are_selected(self, spec: RunSpec) -> bool:
+        return bool(merge_servers(self._options.environment, spec.servers, spec.server_names))
+
     @asynccontextmanager
     async def open_box(self, spec: RunSpec, emit: Emit) -> AsyncGenerator[Toolbox]:
         """Collect, merge, admit and list a run's servers, all at once, and report each as soon as it is known.

@@ -1,35 +1,46 @@
-"""Tool schemas as strangers write them, made fit for providers. Pure; never fetches, resolves or runs anything.
+"""Tool schemas as strangers write them, made valid. Pure; never fetches or runs anything.
 
 `schema_refused` first, `repair_schema` on what passes. Both walk only where JSON Schema keeps schemas: a property may
 be called `default` or `type`, and what lies in `enum`, `const`, `default` or `examples` is data.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+from urllib.parse import quote, unquote, urldefrag, urljoin
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
+from app.toolbox.keywords import ANY, BOOLEANS, FIXES, GONE, REFERENCES, is_schema, modernized
 
 MAX_DEPTH = 32
 MAX_NODES = 2000
 """Objects and arrays, in a tool's whole schema."""
 _MAX_VALUES = 50_000
 """Of any kind, in a tool's whole schema."""
+_MAX_SCOPES = 16
+"""Sub-schemas with definitions of their own where a reference is looked up that leads nowhere from the root."""
+
+_Path: TypeAlias = tuple[str, ...]
 
 _BRANCH_LISTS = frozenset({"anyOf", "oneOf", "allOf"})
 _LISTS = _BRANCH_LISTS | {"prefixItems", "items"}
 """Keywords that hold an array of schemas; `items` did up to 2019-09."""
-_LIMITS = frozenset({"additionalProperties", "unevaluatedProperties", "additionalItems", "unevaluatedItems"})
+_LIMITS = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
 """Keywords where a boolean is the usual way to say open or closed, and stays."""
-_SINGLES = _LIMITS | {"items", "not", "if", "then", "else", "contains", "propertyNames"}
+_SINGLES = _LIMITS | {"items", "not", "if", "then", "else", "contains", "propertyNames", "contentSchema"}
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = _DEFINITIONS | {"properties", "patternProperties", "dependentSchemas"}
-_DECIDERS = ("enum", "const", "$ref", "$dynamicRef", "$recursiveRef", "anyOf", "oneOf", "allOf", "not", "if")
+_DECIDERS = ("enum", "const", "$ref", "anyOf", "oneOf", "allOf", "not", "if")
 """Keywords that say what a value may be, so that no type is guessed beside them."""
-_OF_OBJECTS = ("properties", "patternProperties", "additionalProperties", "propertyNames")
-_OF_ARRAYS = ("items", "prefixItems", "contains")
-_TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-_GONE: Final = object()
+_SIGNS = {
+    "object": ("properties", "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties"),
+    "array": ("items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+_NOTHING: list[Json] = [{"not": {}}, {"not": True}]
+"""Schemas that allow nothing, as generators write them for what may be absent."""
+_TWINS: Mapping[str, str] = {"definitions": "$defs", "$defs": "definitions"}
+"""A name of the place of definitions, and the one that it has in other versions of JSON Schema."""
 
 
 def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
@@ -42,87 +53,287 @@ def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode(errors="surrogatepass")) > max_bytes:
         return f"Its schema is larger than {max_bytes} bytes."
-    if is_object(schema) and _has_foreign_reference(schema):
+    if is_object(schema) and _Document(schema).has_foreign_reference():
         return "Its schema refers to another document, which is never fetched."
     return None
 
 
 def repair_schema(schema: Json) -> JsonObject:
-    """Return a schema that says the same and is shaped as providers want it.
+    """Return a schema that says the same, is valid by JSON Schema 2020-12, and is shaped as providers want it.
 
-    The root is an object schema with `properties`. Below, `default: null` is dropped, a missing type is inferred unless
-    another keyword decides, and boolean sub-schemas become objects or go. Total, idempotent, and the input is not
-    changed (parts that need no repair are shared with it). What lies below `MAX_DEPTH` or after the first `MAX_NODES`
-    sub-schemas becomes `{}`; `schema_refused` reports such schemas before.
+    The root is an object schema; objects have `properties`, arrays `items`. Slips and older versions of JSON Schema
+    become what was surely meant, keywords that make no sense go, as do `default: null` and what only describes the
+    document. A missing type is inferred unless another keyword decides, and boolean sub-schemas become objects or go.
+    Each reference leads to a schema within the document. Total, idempotent, and the input is not changed. What lies
+    below `MAX_DEPTH` or after the first `MAX_NODES` sub-schemas becomes `{}`; `schema_refused` reports such schemas
+    before.
     """
-    root = _Repair().schema(schema, 0) if is_object(schema) else {}
-    properties = root.get("properties")
-    return {**root, "type": "object", "properties": properties if is_object(properties) else {}}
+    said: JsonObject = schema if is_object(schema) else {}
+    document = {key: value for key, value in said.items() if key != "nullable"} | {"type": "object"}
+    return _Repair(document).root()
 
 
 class _Repair:
     """One walk through a schema, with what it may still visit."""
 
-    def __init__(self) -> None:
+    def __init__(self, document: JsonObject) -> None:
+        self._document = _Document(document)
         self._left = MAX_NODES
+        self._made: dict[_Path, JsonObject] = {}
+        """Repaired schemas, by where they were in the document."""
+        self._references: list[tuple[JsonObject, _Path]] = []
+        """Repaired schemas that refer to others, and where those were."""
 
-    def schema(self, node: JsonObject, depth: int) -> JsonObject:
+    def root(self) -> JsonObject:
+        root = self._made[()] = self._schema(self._document.root, (), 0)
+        for _, target in self._references:  # grows while it is read
+            if target not in self._made:
+                self._keep_as_definition(root, target)
+        places = {id(node): path for path, node in _places(root)} if self._references else {}
+        for node, target in self._references:
+            place = places.get(id(self._made[target]))
+            if place is None:
+                del node["$ref"]
+                _settle_type(node, ANY)
+            elif not node["$ref"].startswith("#") or _steps(unquote(node["$ref"])) != place:
+                node["$ref"] = _pointer(place)
+        return root
+
+    def _keep_as_definition(self, root: JsonObject, target: _Path) -> None:
+        """Make a schema of what a reference leads to where JSON Schema keeps none, or where nothing could stay."""
+        definitions: JsonObject = root.setdefault("$defs", {})
+        name = target[-1]
+        while name in definitions:
+            name += "_"
+        definitions[name] = {}
+        definitions[name] = self._sub(self._document.at(target), target, 0, keep=True)
+
+    def _schema(self, node: JsonObject, path: _Path, depth: int) -> JsonObject:
         self._left -= 1
         if depth > MAX_DEPTH or self._left < 0:
             return {}
-        keywords = {key: self._keyword(key, value, depth) for key, value in node.items()}
-        repaired: JsonObject = {key: value for key, value in keywords.items() if value is not _GONE}
-        _forget_required(node, repaired)
-        return _with_type(repaired)
+        node = modernized(node)
+        repaired: JsonObject = {}
+        for key, value in node.items():
+            fixed = self._keyword(key, value, (*path, key), depth)
+            if fixed is not GONE:
+                repaired[key] = fixed
+        _settle_required(node, repaired)
+        is_open = _is_wild(node.get("type"))
+        if "$ref" in repaired:
+            target = self._document.target(repaired["$ref"], path)
+            if target is None:
+                del repaired["$ref"]
+                is_open = True
+            else:
+                self._references.append((repaired, target))
+        _settle_type(repaired, ANY if is_open else "string")
+        return repaired
 
-    def _keyword(self, key: str, value: Json, depth: int) -> Json:
+    def _keyword(self, key: str, value: Json, path: _Path, depth: int) -> Json:
         """Repair what a keyword holds, or say that the keyword goes."""
-        if key == "default" and value is None:
-            return _GONE
-        if key in _MAPS and is_object(value):
-            entries = {name: self._sub(sub, depth, keep=key in _DEFINITIONS) for name, sub in value.items()}
-            return {name: sub for name, sub in entries.items() if sub is not _GONE}
-        if key in _LISTS and is_array(value):
-            # An entry of a tuple means its place, and a definition may be referred to: what allows nothing stays there.
-            subs = [self._sub(sub, depth, keep=key not in _BRANCH_LISTS) for sub in value]
-            return [sub for sub in subs if sub is not _GONE] or _GONE
-        if key not in _SINGLES or (key in _LIMITS and isinstance(value, bool)):
-            return value
-        return self._sub(value, depth, keep=False)
+        fix = FIXES.get(key)
+        if fix is not None:
+            return fix(value)
+        if key in _MAPS:
+            if not is_object(value):
+                return GONE
+            keep = key in _DEFINITIONS
+            entries = {name: self._sub(sub, (*path, name), depth, keep=keep) for name, sub in value.items()}
+            return {name: sub for name, sub in entries.items() if sub is not GONE}
+        if key in _LISTS and key != "items":
+            return self._list(key, [value] if is_object(value) else value, path, depth)
+        return self._single(key, value, path, depth) if key in _SINGLES else value
 
-    def _sub(self, value: Json, depth: int, *, keep: bool) -> Json:
-        """Repair a sub-schema. One that allows nothing goes, or is written as an object where it must be kept."""
-        if is_object(value):
-            return self.schema(value, depth + 1)
-        if value is False:
-            return {"not": {}} if keep else _GONE
-        # A bare type word is a frequent slip; anything else that is no schema says nothing.
-        return {"type": value} if isinstance(value, str) and value in _TYPES else {}
-
-
-def _forget_required(node: JsonObject, repaired: JsonObject) -> None:
-    """Names of properties that were dropped must not stay required: nobody could satisfy that."""
-    before, after, required = node.get("properties"), repaired.get("properties"), repaired.get("required")
-    if is_object(before) and is_object(after) and is_array(required) and len(before) > len(after):
-        repaired["required"] = [
-            name for name in required if not isinstance(name, str) or name in after or name not in before
+    def _list(self, key: str, value: Json, path: _Path, depth: int) -> Json:
+        if not is_array(value):
+            return GONE
+        # An entry of a tuple means its place: what allows nothing or is no schema stays there.
+        keep = key not in _BRANCH_LISTS
+        subs = [
+            self._sub(sub, (*path, str(index)), depth, keep=keep)
+            for index, sub in enumerate(value)
+            if keep or (is_schema(sub) and sub not in _NOTHING)
         ]
+        return [sub for sub in subs if sub is not GONE] or GONE
+
+    def _single(self, key: str, value: Json, path: _Path, depth: int) -> Json:
+        if isinstance(value, str):
+            value = BOOLEANS.get(value.lower(), value)
+        if not is_schema(value) or (key in _LIMITS and isinstance(value, bool)):
+            return value if isinstance(value, bool) else GONE
+        return self._sub(value, path, depth, keep=False)
+
+    def _sub(self, value: Json, path: _Path, depth: int, *, keep: bool) -> Json:
+        """Repair a sub-schema. One that allows nothing goes, or is written as an object where it must be kept."""
+        if value is False:
+            if not keep:
+                return GONE
+            value = {"not": {}}
+        elif isinstance(value, str) and is_schema(value):
+            value = {"type": value}
+        made = self._made[path] = self._schema(value, path, depth + 1) if is_object(value) and value else {}
+        return made
 
 
-def _with_type(node: JsonObject) -> JsonObject:
-    if _is_type(node.get("type")):
-        return node
-    node = {key: value for key, value in node.items() if key != "type"}
-    if not node or any(key in node for key in _DECIDERS):
-        return node
-    if any(key in node for key in _OF_OBJECTS) or is_array(node.get("required")):
-        return {**node, "type": "object"}
-    return {**node, "type": "array" if any(key in node for key in _OF_ARRAYS) else "string"}
+def _settle_required(node: JsonObject, repaired: JsonObject) -> None:
+    """Require what says so of itself, as in the oldest schemas, and never what was dropped: nobody could satisfy it."""
+    before, after, names = node.get("properties"), repaired.get("properties"), repaired.get("required", [])
+    if not is_object(before) or not is_object(after):
+        return
+    kept = [name for name in names if name in after or name not in before]
+    own = [name for name in after if is_object(before[name]) and before[name].get("required") in (True, "true")]
+    if len(kept) < len(names) or own:
+        repaired["required"] = list(dict.fromkeys(kept + own))
 
 
-def _is_type(value: Json) -> bool:
-    words: list[Json] = value if is_array(value) else [value]
-    return bool(words) and all(isinstance(word, str) and word in _TYPES for word in words)
+def _settle_type(node: JsonObject, fallback: Json) -> None:
+    """Give a schema its type where nothing else decides, and what each type needs."""
+    if node and "type" not in node and not any(key in node for key in _DECIDERS):
+        signs = (word for word, keywords in _SIGNS.items() if any(key in node for key in keywords))
+        node["type"] = next(signs, None) or _type_of(node.get("default")) or fallback
+    kind: Json = node.get("type")
+    if kind == "object" or (is_array(kind) and "object" in kind):
+        node.setdefault("properties", {})
+    if kind == "array" or (is_array(kind) and "array" in kind):
+        node.setdefault("items", {})
+
+
+def _type_of(default: Json) -> str | None:
+    if isinstance(default, bool):
+        return "boolean"
+    if isinstance(default, int | float):
+        return "number"
+    return "array" if is_array(default) else "object" if is_object(default) else None
+
+
+def _is_wild(kind: Json) -> bool:
+    words = kind if is_array(kind) else [kind]
+    return any(isinstance(word, str) and word.lower() in {"any", "mixed", "unknown"} for word in words)
+
+
+class _Document:
+    """A schema as it was written: where its references lead, also by the names that it gives to its parts."""
+
+    def __init__(self, root: JsonObject) -> None:
+        self.root = root
+        self._resources: dict[str, _Path] = {"": ()}
+        self._anchors: dict[tuple[str, str], _Path] = {}
+        self._bases: dict[_Path, str] = {}
+        """The base addresses of schemas that refer to others."""
+        self._scopes: list[_Path] = []
+        left: list[tuple[JsonObject, _Path, str, int]] = [(root, (), "", 0)]
+        while left:
+            node, path, base, depth = left.pop()
+            base = self._note(node, path, base)
+            if depth < MAX_DEPTH:
+                left += [(sub, path + steps, base, depth + 1) for steps, sub in _subschemas(node)]
+
+    def _note(self, node: JsonObject, path: _Path, base: str) -> str:
+        """Keep what a schema says of names, and return the base address of those within it."""
+        own: Json = node.get("$id")
+        if isinstance(own, str) and own.startswith("#"):
+            self._anchors.setdefault((base, own[1:]), path)  # an anchor up to draft 7
+        elif isinstance(own, str):
+            base = _address(base, own)[0]
+            self._resources.setdefault(base, path)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(node.get(key), str):
+                self._anchors.setdefault((base, node[key]), path)
+        if any(isinstance(node.get(key), str) for key in REFERENCES):
+            self._bases[path] = base
+        if path and len(self._scopes) < _MAX_SCOPES and not _DEFINITIONS.isdisjoint(node):
+            self._scopes.append(path)
+        return base
+
+    def has_foreign_reference(self) -> bool:
+        for path, base in self._bases.items():
+            node = self.at(path)
+            for key in REFERENCES:
+                reference: Json = node.get(key)
+                if isinstance(reference, str) and reference[:1] not in {"", "#"}:
+                    address, fragment = _address(base, reference)
+                    if address not in self._resources and (address, fragment) not in self._anchors:
+                        return True
+        return False
+
+    def target(self, reference: str, path: _Path) -> _Path | None:
+        """Return where the schema is that the one at `path` refers to; None where the document has none."""
+        base = self._bases.get(path, "")
+        address, fragment = _address(base, reference)
+        if fragment and not fragment.startswith("/"):
+            return self._anchors.get((address, fragment))
+        if address not in self._resources:
+            return None
+        # Embedded as it was, a schema still refers to definitions of its own as if it were the root.
+        around = [scope for scope in self._scopes if path[: len(scope)] == scope] if address == base else []
+        for scope in (self._resources[address], *reversed(around)):
+            for spelling in (unquote(fragment), fragment):
+                target = self._follow(scope, spelling)
+                if target is not None:
+                    return target
+        return None
+
+    def _follow(self, start: _Path, pointer: str) -> _Path | None:
+        found, path = self.at(start), start
+        for step in _steps(pointer):
+            name = step if not is_object(found) or step in found else _TWINS.get(step, step)
+            found, path = _below(found, name), (*path, name)
+        return path if is_schema(found) else None
+
+    def at(self, path: _Path) -> Json:
+        found: Json = self.root
+        for step in path:
+            found = _below(found, step)
+        return found
+
+
+def _below(value: Json, step: str) -> Json:
+    if is_object(value):
+        return value.get(step)
+    is_index = is_array(value) and step.isdecimal() and len(step) < 6 and int(step) < len(value)
+    return value[int(step)] if is_index else None
+
+
+def _address(base: str, reference: str) -> tuple[str, str]:
+    """Split a reference into the address of its document and what it names there."""
+    if reference.startswith("#"):
+        return base, reference[1:]
+    try:
+        address, fragment = urldefrag(urljoin(base, reference))
+    except ValueError:
+        return reference, ""
+    return address, fragment
+
+
+def _pointer(path: _Path) -> str:
+    pointer = "/".join(("#", *(step.replace("~", "~0").replace("/", "~1") for step in path)))
+    try:
+        return quote(pointer, safe="#/$~")
+    except UnicodeEncodeError:
+        return pointer
+
+
+def _steps(pointer: str) -> _Path:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def _places(root: JsonObject) -> Iterator[tuple[_Path, JsonObject]]:
+    left: list[tuple[_Path, JsonObject]] = [((), root)]
+    while left:
+        path, node = left.pop()
+        yield path, node
+        left += [(path + steps, sub) for steps, sub in _subschemas(node)]
+
+
+def _subschemas(schema: JsonObject) -> Iterator[tuple[_Path, JsonObject]]:
+    for key, value in schema.items():
+        if (key in _MAPS or key == "dependencies") and is_object(value):
+            yield from (((key, name), sub) for name, sub in value.items() if is_object(sub))
+        elif key in _LISTS and is_array(value):
+            yield from (((key, str(index)), sub) for index, sub in enumerate(value) if is_object(sub))
+        elif key in _SINGLES and is_object(value):
+            yield (key,), value
 
 
 def count_nodes(schema: Json) -> int:
@@ -142,20 +353,3 @@ def count_nodes(schema: Json) -> int:
             return nodes
         level = [inner for value in containers for inner in (value.values() if is_object(value) else value)]
     return MAX_NODES + 1
-
-
-def _has_foreign_reference(schema: JsonObject) -> bool:
-    references = (schema.get(key) for key in ("$ref", "$dynamicRef", "$recursiveRef"))
-    if any(isinstance(reference, str) and reference[:1] not in {"", "#"} for reference in references):
-        return True
-    return any(_has_foreign_reference(sub) for sub in _subschemas(schema))
-
-
-def _subschemas(schema: JsonObject) -> Iterator[JsonObject]:
-    for key, value in schema.items():
-        if (key in _MAPS or key == "dependencies") and is_object(value):
-            yield from filter(is_object, value.values())
-        elif key in _LISTS and is_array(value):
-            yield from filter(is_object, value)
-        elif key in _SINGLES and is_object(value):
-            yield value

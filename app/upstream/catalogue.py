@@ -7,7 +7,7 @@ nothing of how a model is spoken to.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -15,7 +15,10 @@ from app.domain.errors import ModelNotFound, ModelRequired, RunError
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.ports import ChatModel, ModelFacts
 from app.domain.spec import RunSpec
+from app.upstream.asking import Candidate, Lessons, RunModel
 from app.upstream.endpoint import Endpoint
+from app.upstream.quirks import Quirks, quirks_from_table, quirks_with
+from app.upstream.router import Router, images_in
 
 _KEPT_SECONDS = 300.0
 
@@ -24,12 +27,12 @@ _KEPT_SECONDS = 300.0
 class ListedModel(ModelFacts):
     """An entry of `MODELS`."""
 
-    parameters: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """Request parameters of this model, below the caller's."""
+    quirks: JsonObject = field(default_factory=dict[str, Json])
+    """What its endpoint takes, by the names that `quirks_with` knows; wins over the table."""
 
 
 def models_from_json(text: str) -> tuple[ListedModel, ...]:
-    """Read `MODELS`: a JSON list of `{id, name?, supportsTools?, multimodal?, contextLength?, parameters?}`.
+    """Read `MODELS`: a JSON list of `{id, name?, supportsTools?, multimodal?, …}`, see `_ENTRY_KEYS`.
 
     Unknown keys are ignored; null means absent; a blank text is an empty list.
 
@@ -67,6 +70,10 @@ def _listed_model(entry: Json, position: int) -> ListedModel:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise ValueError(f"MODELS[{position}] ({model_id}): `{key}` must be {_KIND_WORDS[kind]}.")
         values[field_name] = value
+    try:
+        quirks_with(Quirks(), values.get("quirks", {}))
+    except ValueError as error:
+        raise ValueError(f"MODELS[{position}] ({model_id}): `quirks`: {error}.") from None
     return ListedModel(id=model_id.strip(), **values)
 
 
@@ -76,6 +83,8 @@ _ENTRY_KEYS: tuple[tuple[str, str, type], ...] = (
     ("multimodal", "multimodal", bool),
     ("contextLength", "context_length", int),
     ("parameters", "parameters", dict),
+    ("preservesReasoning", "preserves_reasoning", bool),
+    ("quirks", "quirks", dict),
 )
 _KIND_WORDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", dict: "an object"}
 
@@ -84,7 +93,11 @@ class ModelCatalogue:
     """Implements `Catalogue`."""
 
     def __init__(
-        self, endpoint: Endpoint, models: Sequence[ListedModel] = (), default_model: str | None = None
+        self,
+        endpoint: Endpoint,
+        models: Sequence[ListedModel] = (),
+        default_model: str | None = None,
+        router: Router | None = None,
     ) -> None:
         """`models` are those of `MODELS`; none means that the endpoint tells.
 
@@ -92,15 +105,20 @@ class ModelCatalogue:
             ValueError: `default_model` is not among `models`, where there are some.
         """
         self._endpoint = endpoint
+        self._router = router
+        self._lessons = Lessons()
         self._listed = {model.id: model for model in models}
         self._default = default_model or next(iter(self._listed), None)
         self._told: dict[str, ModelFacts] = {}
         self._told_until = 0.0
         self._question: _Question | None = None
-        if default_model and self._listed and default_model not in self._listed:
+        known = {*self._listed, router.alias} if router else set(self._listed)
+        if default_model and self._listed and default_model not in known:
             raise ValueError(f"The default model {default_model!r} is not in MODELS.")
 
-    async def choose(self, spec: RunSpec) -> ModelFacts:
+    async def choose(self, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
+        if self._router and (spec.model or self._default) == self._router.alias:
+            return self._routed(self._router, spec, wants_tools=wants_tools)
         if spec.model and self._listed and spec.model not in self._listed:
             raise ModelNotFound(f"The model {spec.model!r} is not offered here.", param="model")
         wanted = spec.model or self._default
@@ -108,19 +126,52 @@ class ModelCatalogue:
             wanted = next(iter(await self._ask_endpoint()), None)
         if wanted is None:
             raise ModelRequired("Name a model: there is no default.", param="model")
-        return self._listed.get(wanted) or self._told.get(wanted) or ModelFacts(id=wanted)
+        return self._facts(wanted)
+
+    def _routed(self, router: Router, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
+        has_images = images_in(spec.messages)
+        return router.route(
+            has_images=has_images, wants_tools=wants_tools, facts=self._facts, force_tools=spec.force_tools
+        )
+
+    def _facts(self, model: str) -> ModelFacts:
+        """Tell what is known of a model, also what its endpoint was found to refuse."""
+        facts = self._listed.get(model) or self._told.get(model) or ModelFacts(id=model)
+        learned = self._lessons.of(model)
+        return facts if learned is None or learned.tools else replace(facts, supports_tools=False)
 
     async def models(self) -> Sequence[ModelFacts]:
         if self._listed:
-            return tuple(self._listed.values())
-        try:
-            return tuple((await self._ask_endpoint()).values())
-        except RunError:
-            return ()
+            found = tuple(self._listed.values())
+        else:
+            try:
+                found = tuple((await self._ask_endpoint()).values())
+            except RunError:
+                found = ()
+        return (*found, self._alias_facts(self._router)) if self._router else found
+
+    def _alias_facts(self, router: Router) -> ModelFacts:
+        routes = [route for route in (router.default, router.agentic, router.multimodal) if route]
+        models = [self._facts(model) for route in routes for model in route.models]
+        return ModelFacts(
+            id=router.alias,
+            supports_tools=any(model.supports_tools for model in models),
+            multimodal=router.multimodal is not None,
+            owned_by="toolferry",
+        )
 
     def open(self, facts: ModelFacts, spec: RunSpec) -> ChatModel:
+        candidates = [Candidate(each, self._quirks(each)) for each in (facts, *facts.fallbacks)]
+        return RunModel(self._endpoint, self._lessons, candidates, spec)
+
+    def _quirks(self, facts: ModelFacts) -> Quirks:
+        quirks = quirks_from_table(self._endpoint.base_url, facts.id)
+        if facts.multimodal is False:
+            quirks = replace(quirks, images=False)
+        if facts.preserves_reasoning and quirks.reasoning == "given":
+            quirks = replace(quirks, reasoning="echo")
         listed = self._listed.get(facts.id)
-        return self._endpoint.model(facts, spec, listed.parameters if listed else {})
+        return quirks_with(quirks, listed.quirks) if listed else quirks
 
     async def _ask_endpoint(self) -> Mapping[str, ModelFacts]:
         """Get the endpoint's models; raises RunError where it does not tell."""
@@ -169,7 +220,26 @@ def _facts(entry: JsonObject) -> ModelFacts:
     context = entry.get("context_length") or entry.get("max_model_len")
     return ModelFacts(
         id=model_id if isinstance(model_id, str) else "",
+        supports_tools=_takes_tools(entry),
+        multimodal=_takes_images(entry),
         context_length=context if isinstance(context, int) and not isinstance(context, bool) else None,
         created=created if isinstance(created, int) else 0,
         owned_by=owner if isinstance(owner, str) else "",
     )
+
+
+def _takes_tools(entry: JsonObject) -> bool:
+    """Read what routers tell of a model: its parameters, or each provider's word. What is not said is hoped for."""
+    parameters: Json = entry.get("supported_parameters")
+    if is_array(parameters) and parameters:
+        return "tools" in parameters
+    providers: Json = entry.get("providers")
+    words = [item.get("supports_tools") for item in providers if is_object(item)] if is_array(providers) else []
+    said = [word for word in words if isinstance(word, bool)]
+    return any(said) if said else True
+
+
+def _takes_images(entry: JsonObject) -> bool | None:
+    architecture: Json = entry.get("architecture")
+    modalities = architecture.get("input_modalities") if is_object(architecture) else entry.get("input_modalities")
+    return "image" in modalities if is_array(modalities) and modalities else None

@@ -18,8 +18,9 @@ import msgspec
 
 from app.domain.errors import RunError, UpstreamFailed, UpstreamIncomplete
 from app.domain.jsontypes import Json, is_array, is_object
-from app.domain.messages import Delta, Finish, TextDelta, Usage
+from app.domain.messages import Delta, Finish, TextDelta, Thought, Usage
 from app.upstream.deltas import call_deltas, content_deltas, finish_word, merged_usage, reasoning_deltas, text_of
+from app.upstream.echo import ThoughtKeeper
 from app.upstream.faults import Scrub, complaint_from_json, failure_from_event
 from app.upstream.thinking import ThoughtSplitter
 
@@ -69,6 +70,7 @@ class ChunkDecoder:
         "_body",
         "_data",
         "_done",
+        "_echo",
         "_event",
         "_finish_reason",
         "_heard_delta",
@@ -92,6 +94,7 @@ class ChunkDecoder:
         """How many chunks could not be read."""
         self._scrub = scrub or Scrub()
         self._thoughts = ThoughtSplitter()
+        self._echo = ThoughtKeeper()
         self._partial: list[bytes] = []  # the beginning of a line whose end was not read yet
         self._data: list[bytes] = []  # data lines of the current event that are no chunk by themselves
         self._body: list[bytes] | None = None  # lines of a JSON body that is no event stream
@@ -156,6 +159,9 @@ class ChunkDecoder:
             self._end_event(deltas)
         deltas.extend(self._thoughts.rest())
         self._tell_usage(deltas)
+        thought = self._echo.fields(self._thoughts.raw)
+        if thought:
+            deltas.append(Thought(thought))
         if self.fault is None:
             self.fault = self._shortfall()
         return deltas
@@ -325,6 +331,7 @@ class ChunkDecoder:
 
     def _take_delta(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
         if delta.reasoning or delta.reasoning_content or delta.reasoning_details:
+            self._echo.keep(delta.reasoning_content, delta.reasoning, delta.reasoning_details)
             deltas.extend(reasoning_deltas(delta.reasoning, delta.reasoning_content, delta.reasoning_details))
         content = delta.content
         if content:

@@ -1,4 +1,4 @@
-"""The model over HTTP: open the stream, retry before the first byte only, read, close.
+"""The endpoint over HTTP: open a stream, retry before the first byte only, read, close. Knows not what bodies say.
 
 - A request is sent again only when nothing of its answer came: a lost connection, 408, 409, 425, 429 or 5xx. A kept
   connection that the server has closed shows as a time-out at once, so that counts as lost too.
@@ -8,7 +8,7 @@
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,24 +24,26 @@ from app.domain.errors import (
     RunError,
     UpstreamFailed,
     UpstreamIncomplete,
+    UpstreamRefused,
     UpstreamUnreachable,
 )
-from app.domain.events import Notice, Retrying
+from app.domain.events import Retrying
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Delta
-from app.domain.ports import Ask, ChatModel, ModelFacts
+from app.domain.ports import Tell
 from app.domain.secrets import Secret
-from app.domain.spec import RunSpec
 from app.upstream.chunks import ChunkDecoder
 from app.upstream.client import open_client
-from app.upstream.faults import Scrub, asked_wait, failure_from_status
-from app.upstream.request import body_from_ask, encodable
+from app.upstream.faults import Complaint, Scrub, complaint_from_body, failure_from_status
+from app.upstream.waits import asked_wait
 
 _USAGE_SECONDS = 2.0  # how long token counts may come after the finish reason
 _END_SECONDS = 0.25  # how long the end may come after `[DONE]`; without it the connection cannot be used again
 _CLOSE_SECONDS = 1.0
 _NO_LIST = frozenset({404, 405})
 _RETRIED = frozenset({408, 409, 425, 429})
+_REFUSALS = frozenset({400, 422})
+_PROVIDER_HEADER = "x-inference-provider"
 _TROUBLE = (APIError, httpx2.RequestError, aiohttp.ClientError)
 
 
@@ -77,6 +79,15 @@ async def open_endpoint(options: Options) -> AsyncGenerator["Endpoint"]:
         yield Endpoint(client, options)
 
 
+class Refusal(Exception):
+    """The endpoint will not take a request as it is; perhaps it will take another."""
+
+    def __init__(self, error: RunError, complaint: Complaint) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.complaint = complaint
+
+
 class Endpoint:
     """The one model endpoint of the process. Made by `open_endpoint`."""
 
@@ -84,9 +95,10 @@ class Endpoint:
         self._client = client
         self._options = options
 
-    def model(self, facts: ModelFacts, spec: RunSpec, defaults: Mapping[str, Json]) -> ChatModel:
-        """Make a model ready for a run; `defaults` are its own parameters, below the caller's."""
-        return _RunModel(self, facts, spec, defaults)
+    @property
+    def base_url(self) -> str:
+        """Where it is."""
+        return self._options.base_url
 
     async def list_models(self) -> Json:
         """Ask for `GET models` and return the JSON as it is.
@@ -112,13 +124,13 @@ class Endpoint:
                 return {"data": []}
             raise _verdict(trouble, self._scrub(token)).error from None
 
-    async def open_stream(
-        self, body: JsonObject, user_token: Secret | None, tell: Callable[[Retrying | Notice], None]
-    ) -> "_Stream":
+    async def open_stream(self, body: JsonObject, user_token: Secret | None, tell: Tell) -> "Stream":
         """Send a request until it is answered or may not be sent again; the caller closes the stream.
 
         Raises:
-            RunError: As `ChatModel.stream` on entering.
+            Refusal: The endpoint will not take it as it is.
+            RunError: It cannot be asked, or failed.
+            ValueError: The body cannot be encoded; nothing was sent.
         """
         options, token = self._options, self._token(user_token)
         scrub = self._scrub(token)
@@ -128,6 +140,8 @@ class Endpoint:
                 return await self._send(body, token, scrub)
             except _TROUBLE as trouble:
                 verdict = _verdict(trouble, scrub)
+            if verdict.complaint is not None:
+                raise Refusal(verdict.error, verdict.complaint)
             if not verdict.may_retry or attempt >= options.retries:
                 raise verdict.error
             delay = options.backoff_seconds * 2**attempt if verdict.wait_seconds is None else verdict.wait_seconds
@@ -138,7 +152,7 @@ class Endpoint:
             await anyio.sleep(delay)
             attempt += 1
 
-    async def _send(self, body: JsonObject, token: str | None, scrub: Scrub) -> "_Stream":
+    async def _send(self, body: JsonObject, token: str | None, scrub: Scrub) -> "Stream":
         """Send once and wait for the first bytes."""
         stack = AsyncExitStack()
         try:
@@ -150,7 +164,8 @@ class Endpoint:
             is_plain = answer.headers.get("content-encoding", "").strip().lower() in ("", "identity")
             pieces = answer.aiter_raw() if is_plain else answer.aiter_bytes()
             stack.push_async_callback(pieces.aclose)
-            return _Stream(stack, pieces, await _first(pieces), ChunkDecoder(scrub))
+            provider = scrub(answer.headers.get(_PROVIDER_HEADER, ""))
+            return Stream(stack, pieces, await _first(pieces), ChunkDecoder(scrub), provider or None)
         except BaseException:
             await _close(stack)
             raise
@@ -163,40 +178,19 @@ class Endpoint:
         return Scrub((token,) if token else (), urlsplit(self._options.base_url).hostname or "")
 
 
-class _RunModel:
-    """A model with a run's parameters."""
-
-    def __init__(self, endpoint: Endpoint, facts: ModelFacts, spec: RunSpec, defaults: Mapping[str, Json]) -> None:
-        self._endpoint = endpoint
-        self._facts = facts
-        self._spec = spec
-        self._defaults = defaults
-
-    @asynccontextmanager
-    async def stream(
-        self, ask: Ask, tell: Callable[[Retrying | Notice], None]
-    ) -> AsyncGenerator[AsyncIterator[Sequence[Delta]]]:
-        body = body_from_ask(self._facts.id, ask, self._spec, self._defaults)
-        try:
-            stream = await self._endpoint.open_stream(body, self._spec.user_token, tell)
-        except ValueError:
-            # Encoding precedes sending, so nothing was sent; looking first would cost every request a walk.
-            stream = await self._endpoint.open_stream(encodable(body), self._spec.user_token, tell)
-        batches = stream.batches()
-        try:
-            yield batches
-        finally:
-            # In this order: the generator must not be left to the garbage collector, which closes it in another task.
-            await _close(stream.stack, batches)
-
-
-class _Stream(NamedTuple):
+class Stream(NamedTuple):
     """An answer whose first bytes have come."""
 
     stack: AsyncExitStack
     pieces: AsyncGenerator[bytes]
     first: bytes | None
     decoder: ChunkDecoder
+    provider: str | None
+    """Who answers, where a router tells."""
+
+    async def close(self, *readers: AsyncIterator[Sequence[Delta]]) -> None:
+        """Close the readers, in this order, and then the connection."""
+        await _close(self.stack, *readers)
 
     async def batches(self) -> AsyncGenerator[Sequence[Delta]]:
         """Read to the end, one batch of deltas per read.
@@ -239,14 +233,19 @@ class _Verdict(NamedTuple):
     may_retry: bool
     wait_seconds: float | None = None
     """What the endpoint asks for."""
+    complaint: Complaint | None = None
+    """What it says against a request that it refused."""
 
 
 def _verdict(trouble: Exception, scrub: Scrub) -> _Verdict:
     if isinstance(trouble, APIStatusError):
         answer, status = trouble.response, trouble.status_code
-        error = failure_from_status(status, answer.content, answer.headers.get("content-type", "").lower(), scrub)
+        media_type = answer.headers.get("content-type", "").lower()
+        error = failure_from_status(status, answer.content, media_type, scrub)
+        if status in _REFUSALS and isinstance(error, UpstreamRefused):
+            return _Verdict(error, may_retry=False, complaint=complaint_from_body(answer.content, media_type))
         may_retry = status in _RETRIED or status >= 500
-        return _Verdict(error, may_retry, asked_wait(answer.headers, time.time()))
+        return _Verdict(error, may_retry, asked_wait(answer.headers, answer.content, time.time()))
     if _is_silence(trouble):
         return _Verdict(DeadlineExceeded("The model endpoint did not begin to answer in time."), may_retry=False)
     if isinstance(trouble.__cause__, httpx2.TooManyRedirects):
@@ -289,8 +288,9 @@ def _headers(token: str | None) -> dict[str, str | Omit]:
     }
 
 
-async def _close(stack: AsyncExitStack, batches: AsyncGenerator[Sequence[Delta]] | None = None) -> None:
+async def _close(stack: AsyncExitStack, *readers: AsyncIterator[Sequence[Delta]]) -> None:
     with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
-        if batches is not None:
-            await batches.aclose()
+        for reader in readers:
+            if isinstance(reader, AsyncGenerator):
+                await reader.aclose()
         await stack.aclose()

@@ -1,4 +1,4 @@
-"""Trouble of the model endpoint becomes an error of ours: the tables, the wording, and how long to wait. Pure.
+"""Trouble of the model endpoint becomes an error of ours: the tables and the wording. Pure.
 
 The texts are for the caller: status, the provider's own words cleaned and capped, never an address, a header or a
 key. HTML pages are named, not quoted. Knows nothing of how the trouble came in.
@@ -13,9 +13,8 @@ error in the stream  UpstreamFailed, or one of the above where its code or type 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -33,6 +32,8 @@ from app.domain.jsontypes import Json, is_array, is_object
 
 MAX_QUOTE_CHARACTERS = 300
 _READ_CHARACTERS = 4_000  # more of a message cannot matter to a quote, and bounds what the patterns work on
+_MOST_PLACES = 16
+_PLACE_LEVELS = 6
 _SHORTEST_SECRET = 4  # a shorter "key", such as a dummy `x`, would blank out ordinary words
 
 _SCRIPT = re.compile(r"<(script|style)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
@@ -99,6 +100,8 @@ class Complaint(NamedTuple):
     message: str
     code: str
     """Its code and type, lower case, with a space between."""
+    places: tuple[str, ...] = ()
+    """What it points at, as paths into the request: `tools[1].function.parameters`, `body.stream_options`."""
 
 
 def complaint_from_json(value: Json) -> Complaint:
@@ -111,12 +114,33 @@ def complaint_from_json(value: Json) -> Complaint:
     if not is_object(value):
         return Complaint(value if isinstance(value, str) else "", "")
     words = (value.get(key) for key in ("code", "type", "status"))
-    return Complaint(_message_of(value), " ".join(str(word) for word in words if word).lower())
+    code = " ".join(str(word) for word in words if word).lower()
+    return Complaint(_message_of(value), code, tuple(_places(value, _PLACE_LEVELS)))
+
+
+def _places(value: Json, levels: int) -> Iterator[str]:
+    """Find `param` (OpenAI's word) and `loc` (that of validation errors) in an error body."""
+    if levels <= 0:
+        return
+    if is_array(value):
+        for item in value[:_MOST_PLACES]:
+            yield from _places(item, levels - 1)
+    elif is_object(value):
+        for key in ("param", "loc"):
+            place = value.get(key)
+            if is_array(place):
+                place = ".".join(str(step) for step in place[:_MOST_PLACES] if isinstance(step, str | int))
+            if isinstance(place, str) and place:
+                yield place[:_READ_CHARACTERS]
+        for key in ("error", "message", "detail", "details", "errors"):
+            yield from _places(value.get(key), levels - 1)
 
 
 def _message_of(value: Json) -> str:
     for key in ("message", "detail", "error_description", "msg", "error"):
         found = value.get(key)
+        if is_object(found) and is_array(found.get("detail")):
+            found = found["detail"]
         if is_array(found):  # a list of validation errors: the first one is enough
             found = found[0] if found else None
         if is_object(found):
@@ -128,7 +152,7 @@ def _message_of(value: Json) -> str:
 
 def failure_from_status(status: int, body: bytes, content_type: str, scrub: Scrub) -> RunError:
     """Tell what an HTTP answer other than a success comes to."""
-    complaint = _complaint_from_body(body, content_type)
+    complaint = complaint_from_body(body, content_type)
     quoted = scrub(complaint.message)
     text = f"The model endpoint answered {status}: {quoted}" if quoted else f"The model endpoint {_said(status)}."
     if status in (401, 403):
@@ -154,7 +178,8 @@ def failure_from_event(value: Json, scrub: Scrub) -> RunError:
     return UpstreamAuth(text) if _AUTH_CODE.search(complaint.code) else UpstreamFailed(text)
 
 
-def _complaint_from_body(body: bytes, content_type: str) -> Complaint:
+def complaint_from_body(body: bytes, content_type: str) -> Complaint:
+    """Find the provider's words in the body of an answer; a page has none."""
     try:
         return complaint_from_json(msgspec.json.decode(body))
     except (msgspec.MsgspecError, RecursionError):
@@ -175,29 +200,3 @@ def _speaks_of_context(complaint: Complaint) -> bool:
     if _RATE_CODE.search(complaint.code) or _NOT_CONTEXT_WORDS.search(words):
         return False
     return bool(_CONTEXT_WORDS.search(words))
-
-
-def asked_wait(headers: Mapping[str, str], now: float) -> float | None:
-    """Read how many seconds an answer asks to wait; None where it does not say, or not in a way that can be read.
-
-    `retry-after-ms` wins over `Retry-After` (RFC 9110 section 10.2.3: seconds or an HTTP date). `now` is Unix time.
-    """
-    seconds = _number(headers.get("retry-after-ms"))
-    if seconds is not None:
-        return seconds / 1000
-    value = headers.get("retry-after", "").strip()
-    seconds = _number(value)
-    if seconds is not None or not value:
-        return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        seconds = float(text or "")
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None

@@ -1,103 +1,128 @@
-"""A conversation becomes the body of a chat-completions request. Pure.
+"""A question to the model becomes the body of a chat-completions request. Pure.
 
-What is known to be refused everywhere is put right here: keys about tools where none are offered, list content of tool
-messages, arguments that are no JSON object. Whose system text comes first is the loop's business, not this one's.
+Keys about tools are sent only where tools are; what an endpoint refuses is left out or said in its way (`quirks.py`).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
-from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.domain.messages import Message, ToolSpec
-from app.domain.ports import Ask
+from cachetools import LRUCache
+
+from app.domain.jsontypes import Json, JsonObject, is_object
+from app.domain.messages import Tool, ToolSpec
+from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.domain.wire import json_from_value
+from app.upstream.messages import messages_for_model
+from app.upstream.quirks import Quirks
+from app.upstream.schemas import SchemaDialect, schema_in_dialect
 
-_ONE_OF = ({"max_tokens", "max_completion_tokens"},)
-"""Parameters that stand for each other: a default gives way to the caller's word for it."""
+_OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
+"""Two names of one parameter: a default gives way to the caller's word for it."""
+_MARK = " […]"
+_Fitted = tuple[JsonObject, JsonObject]
+_fitted: LRUCache[tuple[int, SchemaDialect], _Fitted] = LRUCache(4096)
+"""Schemas by the identity of what was listed, which is kept with them so that no other gets its place."""
 
 
-def body_from_ask(model: str, ask: Ask, spec: RunSpec, defaults: Mapping[str, Json]) -> JsonObject:
-    """Build the request body; `defaults` are the model's own parameters, which the caller's go before.
+def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) -> JsonObject:
+    """Build the request body; the model's own parameters stand below the caller's.
 
-    Parameters that are null are left out. Tools, and anything about them, are sent only when there are some.
+    `ask.tools` are those that are sent (`offered_tools`). Parameters that are null are left out.
     """
-    said = {name: value for name, value in spec.parameters.items() if value is not None}
-    taken = set(said).union(*(group for group in _ONE_OF if group & set(said)))
-    body: JsonObject = {name: value for name, value in defaults.items() if value is not None and name not in taken}
-    body |= said
-    body["model"] = f"{model}:{spec.provider}" if spec.provider else model
-    body["messages"] = [message_for_model(message) for message in ask.messages]
+    body = _parameters(facts.parameters, spec.parameters, quirks)
+    body["model"] = f"{facts.id}:{spec.provider}" if spec.provider else facts.id
+    body["messages"] = messages_for_model(ask.messages, quirks, ask.thoughts)
     body["stream"] = True
     body["stream_options"] = {"include_usage": True}
-    for name in ("tools", "tool_choice", "parallel_tool_calls"):
-        body.pop(name, None)
     if ask.tools:
-        body["tools"] = [_tool(spec_) for spec_ in ask.tools]
-        body["tool_choice"] = ask.tool_choice
+        body["tools"] = [_tool(tool.spec, quirks) for tool in ask.tools]
+        choice = _choice(ask, quirks)
+        if choice is not None:
+            body["tool_choice"] = choice
         if spec.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = spec.parallel_tool_calls
+        if quirks.response_format == "without_tools":
+            body.pop("response_format", None)
+    for name in quirks.leave_out:
+        body.pop(name, None)
     return body
 
 
-def _tool(spec: ToolSpec) -> JsonObject:
-    function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return {"type": "function", "function": function}
+def _parameters(own: Mapping[str, Json], callers: Mapping[str, Json], quirks: Quirks) -> JsonObject:
+    said = {name: value for name, value in callers.items() if value is not None}
+    taken = {*said, "tools", "tool_choice", "parallel_tool_calls"}
+    if taken.intersection(_OUTPUT_LIMITS):
+        taken.update(_OUTPUT_LIMITS)
+    body: JsonObject = {name: value for name, value in own.items() if value is not None and name not in taken}
+    body |= {name: value for name, value in said.items() if name not in ("tools", "tool_choice", "parallel_tool_calls")}
+    if quirks.output_limit != "given":
+        limit = [body.pop(name) for name in _OUTPUT_LIMITS if name in body]
+        if limit:
+            body[quirks.output_limit] = limit[-1]
+    return body
 
 
-def message_for_model(message: Message) -> Message:
-    """Put a message into the form that endpoints take; other roles than assistant and tool pass unchanged.
+def _choice(ask: Ask, quirks: Quirks) -> str | JsonObject | None:
+    choice = ask.tool_choice
+    if is_object(choice):
+        named = choice.get("function")
+        name = named.get("name") if is_object(named) else None
+        if all(tool.spec.name != name for tool in ask.tools):
+            choice = "auto"
+    if quirks.tool_choice == "absent":
+        return None
+    return "auto" if quirks.tool_choice == "auto" else choice
 
-    An assistant message always has the key `content`, and its calls have arguments that are the text of a JSON object.
-    The content of a tool message is one text.
+
+def _tool(spec: ToolSpec, quirks: Quirks) -> JsonObject:
+    description, limit = spec.description, quirks.description_characters
+    if limit is not None and len(description) > limit:
+        description = description[: max(1, limit - len(_MARK))] + _MARK
+    parameters = _parameters_in_dialect(spec.parameters, quirks.schema)
+    return {"type": "function", "function": {"name": spec.name, "description": description, "parameters": parameters}}
+
+
+def _parameters_in_dialect(schema: JsonObject, dialect: SchemaDialect) -> JsonObject:
+    """Fit a schema once: listings are cached, so the same object comes with every round and every run."""
+    key = (id(schema), dialect)
+    known = _fitted.get(key)
+    if known is None or known[0] is not schema:
+        known = _fitted[key] = (schema, schema_in_dialect(schema, dialect))
+    return known[1]
+
+
+def tool_digest(tool: Tool) -> str:
+    """Name a tool by all that a provider sees of it: its name alone may be another's tomorrow."""
+    spec = tool.spec
+    text = json.dumps([spec.name, spec.description, spec.parameters], sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def offered_tools(tools: Sequence[Tool], quirks: Quirks) -> list[Tool]:
+    """Choose what is sent of a run's tools: none that was refused, and no more than the endpoint takes.
+
+    Each server gets an equal share, and what one does not need goes to the others. Within a server the first ones are
+    taken; the order is kept.
     """
-    role = message.get("role")
-    if role == "tool" and not isinstance(message.get("content"), str):
-        return {**message, "content": _flat_text(message.get("content"))}
-    if role != "assistant":
-        return message
-    sent = {**message, "content": message.get("content")}
-    calls = sent.pop("tool_calls", None)
-    if is_array(calls) and calls:
-        sent["tool_calls"] = [_call(call) if is_object(call) else call for call in calls]
-    return sent
-
-
-def _call(call: JsonObject) -> JsonObject:
-    function = call.get("function")
-    if not is_object(function):
-        return call
-    return {**call, "function": {**function, "arguments": arguments_text(function.get("arguments"))}}
-
-
-def arguments_text(arguments: Json) -> str:
-    """Return arguments as the text of a JSON object: some endpoints parse the history and fail on anything else."""
-    if is_object(arguments):
-        return json.dumps(arguments, ensure_ascii=False)
-    try:
-        return arguments if is_object(json.loads(arguments)) else "{}"
-    except (ValueError, TypeError, RecursionError):
-        return "{}"
-
-
-def _flat_text(content: Json) -> str:
-    if content is None:
-        return ""
-    parts = content if is_array(content) else [content]
-    return "\n".join(map(_part_text, parts))
-
-
-def _part_text(part: Json) -> str:
-    if isinstance(part, str):
-        return part
-    if is_object(part):
-        text = part.get("text")
-        if isinstance(text, str):
-            return text
-        kind = part.get("type")
-        if isinstance(kind, str):
-            return f"[{kind}]"
-    return json.dumps(part, ensure_ascii=False)
+    if not quirks.tools:
+        return []
+    if quirks.refused_tools:
+        tools = [tool for tool in tools if tool_digest(tool) not in quirks.refused_tools]
+    if len(tools) <= quirks.max_tools:
+        return list(tools)
+    by_server: dict[str, list[int]] = {}
+    for at, tool in enumerate(tools):
+        by_server.setdefault(tool.server, []).append(at)
+    taken: set[int] = set()
+    left = quirks.max_tools
+    waiting = sorted(by_server.values(), key=len)  # the small ones first: what they leave is shared by the rest
+    for number, places in enumerate(waiting):
+        share = min(len(places), left // (len(waiting) - number))
+        taken.update(places[:share])
+        left -= share
+    return [tool for at, tool in enumerate(tools) if at in taken]
 
 
 def encodable(body: JsonObject) -> JsonObject:

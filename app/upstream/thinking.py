@@ -14,10 +14,11 @@ _OPEN, _CLOSE = "<think>", "</think>"
 class ThoughtSplitter:
     """Splits one reply's text. Once it `is_done` all that follows is text, and need not be asked about."""
 
-    __slots__ = ("_held", "_place", "is_done")
+    __slots__ = ("_held", "_place", "_raw", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
+        self._raw: list[str] = []  # all that was taken out of the text, and what stood around it
         self._place: Literal["before", "within", "closed", "after"] = "before"
         self._held: str = ""  # what may still become a tag
 
@@ -25,6 +26,7 @@ class ThoughtSplitter:
         """Take a piece of the reply and give what is known of it."""
         if self.is_done:
             return [TextDelta(text)]
+        self._raw.append(text)
         text, self._held = self._held + text, ""
         found: list[TextDelta | ReasoningDelta] = []
         if self._place == "before":
@@ -49,8 +51,15 @@ class ThoughtSplitter:
             text = text.lstrip("\n")
         if text:
             self.is_done = True
+            raw = "".join(self._raw) if self._place == "closed" else ""
+            self._raw = [raw[: len(raw) - len(text)]]
             found.append(TextDelta(text))
         return found
+
+    @property
+    def raw(self) -> str:
+        """What was taken out of the beginning of the text so far, byte for byte; empty where there was no thought."""
+        return "".join(self._raw) if self._place in ("within", "closed") else ""
 
     def rest(self) -> list[TextDelta | ReasoningDelta]:
         """What follows is no text, or nothing: give what was held back."""

@@ -6,10 +6,9 @@ from typing import TypeAlias
 
 import anyio
 
-from app.domain.events import Notice, Retrying
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import CallFragment, Delta, Finish, Progress, TextDelta, Tool, ToolOutcome, ToolSpec
-from app.domain.ports import Ask
+from app.domain.ports import Ask, Tell
 
 Scripted: TypeAlias = Sequence[Delta | Exception | anyio.Event]
 ToolFunction: TypeAlias = Callable[[JsonObject, Callable[[Progress], None]], Awaitable[ToolOutcome]]
@@ -22,11 +21,14 @@ class ScriptedModel:
         self.asks: list[Ask] = []
         self._replies = list(replies)
 
+    def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+        return tools
+
     @asynccontextmanager
     async def stream(
         self,
         ask: Ask,
-        tell: Callable[[Retrying | Notice], None],  # noqa: ARG002  # the port names it
+        tell: Tell,  # noqa: ARG002  # the port names it
     ) -> AsyncGenerator[AsyncIterator[Sequence[Delta]], None]:
         self.asks.append(ask)
         yield self._batches(self._replies.pop(0))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fakes.raw_mcp import RawMcp, RawRequest, json_reply, open_raw_mcp, result_of, text_result, tool_entry
 from tests.fakes.service import Run, Service, open_service, operator_server
-from tests.fakes.upstream import Answer, FakeUpstream, Request, end, open_upstream, stream, text
+from tests.fakes.upstream import Answer, FakeUpstream, Request, Script, end, open_upstream, stream, text
 
 QUERY = {"type": "object", "properties": {"q": {"type": "string"}}}
 TOOLS = [
@@ -38,12 +38,18 @@ class Field:
 
 @asynccontextmanager
 async def open_field(
-    answers: Sequence[Answer], *, tools: Sequence[Any] = TOOLS, result: Any = None, **settings: Any
+    answers: Script,
+    *,
+    tools: Sequence[Any] = TOOLS,
+    result: Any = None,
+    **settings: Any,
 ) -> AsyncGenerator[Field]:
-    """Serve `answers` one by one; after the last one the model says "Done."."""
-    left = list(answers)
+    """Serve `answers` one by one, after the last one the model says "Done."; or answer as a function says."""
+    left: list[Answer] = [] if callable(answers) else list(answers)
 
-    def script(_request: Request) -> Answer:
+    def script(request: Request) -> Answer:
+        if callable(answers):
+            return answers(request)
         return left.pop(0) if left else stream(text("Done."), end())
 
     executed: list[tuple[str, Any]] = []

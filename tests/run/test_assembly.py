@@ -125,3 +125,19 @@ def test_calls_are_executed_only_when_they_were_completely_received(
     assembly.add(F(0, "c1", "look", arguments))
     (call,) = assembly.calls(finish, taken_ids=())
     assert (call.fault is None) is is_executed
+
+
+def test_calls_that_become_whole_before_anyone_asks_are_not_under_way() -> None:
+    assembly = CallAssembly()
+    for fragment in (
+        F(0, "c1", "look", '{"q":'),
+        F(1, "c2", "clock", "{}"),
+        F(0, None, None, "1}"),
+        F(2, "c3", "a", "{"),
+    ):
+        assembly.add(fragment)
+    told = assembly.under_way({"look", "clock"})
+    calls = assembly.calls("tool_calls", taken_ids=())
+    assert told == [(calls[2].uuid, "a")]
+    assert assembly.under_way({"look", "clock"}) == []
+    assert len({call.uuid for call in calls}) == 3

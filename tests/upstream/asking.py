@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from app.domain.errors import (
     RunError,
 )
-from app.domain.events import Notice, Retrying
+from app.domain.events import Notice, Retrying, RouterMetadata
 from app.domain.messages import Delta, Finish, TextDelta
 from app.domain.ports import Ask, ModelFacts
 from app.domain.secrets import Secret
 from app.domain.spec import RunSpec
+from app.upstream.asking import Candidate, Lessons, RunModel
 from app.upstream.endpoint import Endpoint, Options, open_endpoint
 from tests.fakes.upstream import (
     FakeUpstream,
@@ -32,12 +33,17 @@ class Asked:
     """What one request to the model came to."""
 
     deltas: list[Delta] = field(default_factory=list[Delta])
-    told: list[Retrying | Notice] = field(default_factory=list[Retrying | Notice])
+    told: list[Retrying | Notice | RouterMetadata] = field(default_factory=list[Retrying | Notice | RouterMetadata])
     error: RunError | None = None
 
     @property
     def delays(self) -> list[float]:
         return [item.delay for item in self.told if isinstance(item, Retrying)]
+
+
+def model_of(endpoint: Endpoint, spec: RunSpec | None = None) -> RunModel:
+    """Make the model `m` ready, of which nothing is known."""
+    return RunModel(endpoint, Lessons(), [Candidate(ModelFacts("m"))], spec or RunSpec(messages=()))
 
 
 async def ask(
@@ -50,7 +56,7 @@ async def ask(
     """Ask once and hear all, or until something holds."""
     asked = Asked()
     spec = RunSpec(messages=(), user_token=Secret(token) if token else None)
-    model = endpoint.model(ModelFacts("m"), spec, {})
+    model = model_of(endpoint, spec)
     try:
         async with model.stream(Ask([{"role": "user", "content": content}]), asked.told.append) as batches:
             async for batch in batches:

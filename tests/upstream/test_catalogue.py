@@ -21,12 +21,19 @@ LISTED = (ListedModel("small", parameters={"temperature": 0.1, "top_p": 1}), Lis
 def test_the_setting_is_read() -> None:
     found = models_from_json(
         """[{"id": "a", "name": "A", "supportsTools": false, "multimodal": true, "contextLength": 4096,
-             "parameters": {"temperature": 0}, "preservesReasoning": true, "logo": "x"},
+             "parameters": {"temperature": 0}, "preservesReasoning": true, "logo": "x", "quirks": {"callIds": "nine"}},
             {"id": "b", "supportsTools": null, "parameters": null}]"""
     )
     assert found == (
         ListedModel(
-            "a", supports_tools=False, multimodal=True, context_length=4096, name="A", parameters={"temperature": 0}
+            "a",
+            supports_tools=False,
+            multimodal=True,
+            preserves_reasoning=True,
+            context_length=4096,
+            parameters={"temperature": 0},
+            name="A",
+            quirks={"callIds": "nine"},
         ),
         ListedModel("b"),
     )
@@ -46,6 +53,10 @@ UNREADABLE = {
     '[{"id": "a", "supportsTools": "yes"}]': r"MODELS\[0\] \(a\): `supportsTools` must be true or false",
     '[{"id": "a", "contextLength": true}]': "`contextLength` must be a whole number",
     '[{"id": "a", "parameters": []}]': "`parameters` must be an object",
+    '[{"id": "a", "quirks": {"callId": "nine"}}]': r"`quirks`: `callId` is not known; there are: tools,",
+    '[{"id": "a", "quirks": {"schema": {"typeLists": "none"}}}]': "`schema.typeLists` must be one of: keep, single",
+    '[{"id": "a", "quirks": {"maxTools": 0}}]': "`maxTools` must be a whole number from 1",
+    '[{"id": "a", "quirks": []}]': "`quirks` must be an object",
     '[{"id": "a", "name": 7}]': "`name` must be a text",
     '[{"id": "a"}, {"id": "a"}]': r"MODELS\[1\]: the id 'a' is there twice",
 }
@@ -90,10 +101,10 @@ async def test_a_run_gets_its_model(
     ):
         catalogue = ModelCatalogue(endpoint, listed, default)
         if isinstance(expected, str):
-            assert (await catalogue.choose(run(named))).id == expected
+            assert (await catalogue.choose(run(named), wants_tools=False)).id == expected
         else:
             with pytest.raises(expected) as caught:
-                await catalogue.choose(run(named))
+                await catalogue.choose(run(named), wants_tools=False)
             assert getattr(caught.value, "param", None) == "model"
         # The endpoint is asked only when nothing else tells.
         assert len(upstream.requests) == (1 if expected == "first" else 0)
@@ -103,7 +114,7 @@ async def _with_models(script: Script) -> tuple[ModelFacts | Exception, list[str
     async with open_upstream([], models_script=script) as upstream, open_endpoint(Options(upstream.url)) as endpoint:
         catalogue = ModelCatalogue(endpoint)
         try:
-            chosen = await catalogue.choose(run())
+            chosen = await catalogue.choose(run(), wants_tools=False)
         except Exception as error:  # noqa: BLE001 - the row says which
             return error, [facts.id for facts in await catalogue.models()]
         return chosen, [facts.id for facts in await catalogue.models()]
@@ -130,7 +141,7 @@ async def test_an_endpoint_without_a_list_has_no_default_model(status: int) -> N
     async with open_upstream([], models_script=[failure(status, "no such route")]) as upstream:
         async with open_endpoint(Options(upstream.url)) as endpoint:
             with pytest.raises(ModelRequired):
-                await ModelCatalogue(endpoint).choose(RunSpec(messages=()))
+                await ModelCatalogue(endpoint).choose(RunSpec(messages=()), wants_tools=False)
 
 
 async def test_a_failure_is_not_kept_and_a_list_is() -> None:
@@ -142,7 +153,7 @@ async def test_a_failure_is_not_kept_and_a_list_is() -> None:
         assert await catalogue.models() == ()
         for _ in range(3):
             assert [facts.id for facts in await catalogue.models()] == ["a"]
-        assert (await catalogue.choose(run())).owned_by == "scripted"
+        assert (await catalogue.choose(run(), wants_tools=False)).owned_by == "scripted"
         assert len(upstream.requests) == 2
 
 
@@ -218,7 +229,7 @@ async def test_a_models_own_parameters_are_below_the_callers() -> None:
     async with open_upstream([stream(text("Hi"), end())]) as upstream, open_endpoint(Options(upstream.url)) as endpoint:
         catalogue = ModelCatalogue(endpoint, LISTED)
         spec = RunSpec(messages=(), parameters={"temperature": 0.7})
-        model = catalogue.open(await catalogue.choose(spec), spec)
+        model = catalogue.open(await catalogue.choose(spec, wants_tools=False), spec)
         async with model.stream(Ask([{"role": "user", "content": "Hi"}]), lambda _: None) as batches:
             assert [batch async for batch in batches]
         assert upstream.asks[0].json["temperature"] == 0.7

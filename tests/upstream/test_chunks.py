@@ -17,7 +17,7 @@ from app.domain.errors import (
     UpstreamIncomplete,
     UpstreamRateLimited,
 )
-from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Usage
+from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Thought, Usage
 from app.upstream.chunks import MAX_FRAME_BYTES, ChunkDecoder
 from app.upstream.faults import Scrub
 from tests.fakes.upstream import DONE, call, chunk, end, frame, reasoning, sse, text, usage
@@ -119,6 +119,7 @@ def test_any_cut_gives_the_same_deltas(body: bytes, places: list[int]) -> None:
         CallFragment(0, None, None, '"tin"}'),
         Finish("tool_calls"),
         Usage(9, 4, 13, cached_tokens=3),
+        Thought({"reasoning": "so…"}),
     ]
     assert decoder.fault is None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Usage
+from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Thought, Usage
 from app.upstream.chunks import ChunkDecoder
 from tests.fakes.upstream import call, chunk, end, sse, text, usage
 
@@ -23,6 +23,7 @@ def deltas_of(*chunks: Any) -> list[Delta]:
     """Decode a whole stream and leave the finish reason out."""
     deltas, decoder = decode(sse(*chunks, end("stop")))
     assert decoder.fault is None
+    deltas = [delta for delta in deltas if not isinstance(delta, Thought)]
     assert deltas.pop(-1 if not isinstance(deltas[-1], Usage) else -2) == STOP
     return deltas
 

@@ -22,9 +22,8 @@ from app.domain.errors import (
 )
 from app.domain.events import Retrying
 from app.domain.messages import TextDelta
-from app.domain.ports import Ask, ModelFacts
+from app.domain.ports import Ask
 from app.domain.secrets import Secret
-from app.domain.spec import RunSpec
 from app.upstream.endpoint import Endpoint, Options, open_endpoint
 from tests.fakes.upstream import (
     CUT,
@@ -39,7 +38,7 @@ from tests.fakes.upstream import (
     stream,
     text,
 )
-from tests.upstream.asking import GOOD, HI, QUICK, Asked, ask, ask_once, serving
+from tests.upstream.asking import GOOD, HI, QUICK, Asked, ask, ask_once, model_of, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -211,7 +210,7 @@ async def test_a_long_wait_is_told_instead_of_waited(value: str) -> None:
 async def test_cancelling_ends_the_wait_at_once() -> None:
     async with serving([failure(429, "busy", {"Retry-After": "20"})]) as (upstream, endpoint):
         with anyio.fail_after(5), anyio.CancelScope() as scope:
-            model = endpoint.model(ModelFacts("m"), RunSpec(messages=()), {})
+            model = model_of(endpoint)
             async with model.stream(Ask([]), lambda _: scope.cancel()):
                 pytest.fail("nothing was answered")
         assert scope.cancelled_caught
@@ -254,7 +253,7 @@ async def test_leaving_closes_the_stream_so_that_the_server_sees_it(
 
 async def test_leaving_closes_the_stream_also_while_someone_holds_it() -> None:
     async with serving([stream(text("Hi"), asyncio.Event())]) as (upstream, endpoint):
-        model = endpoint.model(ModelFacts("m"), RunSpec(messages=()), {})
+        model = model_of(endpoint)
         async with model.stream(Ask([]), lambda _: None) as batches:
             assert await anext(batches) == [TextDelta("Hi")]
         await upstream.wait_for(lambda up: up.closed_early.is_set(), timeout_seconds=1)

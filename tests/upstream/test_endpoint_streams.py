@@ -13,8 +13,7 @@ from app.domain.errors import (
     UpstreamIncomplete,
 )
 from app.domain.messages import Delta, Finish, TextDelta, Usage
-from app.domain.ports import Ask, ModelFacts
-from app.domain.spec import RunSpec
+from app.domain.ports import Ask
 from tests.fakes.upstream import (
     CUT,
     DONE,
@@ -27,7 +26,7 @@ from tests.fakes.upstream import (
     text,
     usage,
 )
-from tests.upstream.asking import GOOD, HI, QUICK, Asked, ask, ask_once, serving
+from tests.upstream.asking import GOOD, HI, QUICK, Asked, ask, ask_once, model_of, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +130,7 @@ async def test_silence_in_the_middle_is_a_deadline() -> None:
 
 async def test_a_reader_that_takes_its_time_is_no_silence() -> None:
     async with serving([GOOD], replace(QUICK, idle_seconds=0.05)) as (upstream, endpoint):
-        model = endpoint.model(ModelFacts("m"), RunSpec(messages=()), {})
+        model = model_of(endpoint)
         heard: list[Delta] = []
         async with model.stream(Ask([]), lambda _: None) as batches:
             await upstream.wait_for(lambda up: up.asks[0].answered.is_set())

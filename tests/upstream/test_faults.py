@@ -1,7 +1,6 @@
 """What trouble of the endpoint comes to, and what of it may be said."""
 
 import json
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from app.domain.errors import (
     UpstreamRateLimited,
     UpstreamRefused,
 )
-from app.upstream.faults import MAX_QUOTE_CHARACTERS, Scrub, asked_wait, failure_from_status
+from app.upstream.faults import MAX_QUOTE_CHARACTERS, Scrub, failure_from_status
 
 
 def failed(
@@ -194,25 +193,3 @@ def test_words_are_capped() -> None:
     told = Scrub()("word " * 10_000)
     assert len(told) <= MAX_QUOTE_CHARACTERS
     assert told.endswith("word…")
-
-
-NOW = 1_800_000_000.0
-WAITS: dict[str, tuple[dict[str, str], float | None]] = {
-    "nothing": ({}, None),
-    "seconds": ({"retry-after": "2"}, 2.0),
-    "part of a second": ({"retry-after": "0.5"}, 0.5),
-    "now": ({"retry-after": "0"}, 0.0),
-    "milliseconds": ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
-    "a date": ({"retry-after": formatdate(NOW + 7, usegmt=True)}, 7.0),
-    "a date gone by": ({"retry-after": formatdate(NOW - 7, usegmt=True)}, 0.0),
-    "words": ({"retry-after": "soon"}, None),
-    "blank": ({"retry-after": " "}, None),
-    "less than nothing": ({"retry-after": "-1"}, None),
-    "for ever": ({"retry-after": "inf"}, None),
-    "no number": ({"retry-after": "nan"}, None),
-}
-
-
-@pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=WAITS.keys())
-def test_what_the_endpoint_asks_to_wait_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_wait(headers, NOW) == seconds

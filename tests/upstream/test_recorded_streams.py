@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ContextLengthExceeded, RunError, UpstreamFailed, UpstreamRefused
-from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Usage
-from app.domain.ports import Ask, ModelFacts
-from app.domain.spec import RunSpec
+from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Thought, Usage
+from app.domain.ports import Ask
 from app.upstream.chunks import ChunkDecoder
 from app.upstream.endpoint import Options, open_endpoint
 from tests.fakes.upstream import Answer, open_upstream
+from tests.upstream.asking import model_of
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +113,7 @@ def _heard(deltas: Sequence[Delta]) -> Heard:
                 heard.finish = delta.reason
             case Usage():
                 heard.usage = delta
-            case ReasoningDelta():
+            case ReasoningDelta() | Thought():
                 pytest.fail("none of these models reasons")
     return heard
 
@@ -124,9 +124,7 @@ async def _ask(recording: Recording, seed: int) -> list[Delta]:
     async with (
         open_upstream([answer]) as upstream,
         open_endpoint(Options(base_url=upstream.url, retries=0)) as endpoint,
-        endpoint.model(ModelFacts("m"), RunSpec(messages=()), {}).stream(
-            Ask([{"role": "user", "content": "Hi"}]), tell=lambda _: None
-        ) as batches,
+        model_of(endpoint).stream(Ask([{"role": "user", "content": "Hi"}]), tell=lambda _: None) as batches,
     ):
         return [delta async for batch in batches for delta in batch]
 

@@ -1,23 +1,25 @@
 """What is sent to the endpoint."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.domain.messages import ToolSpec
-from app.domain.ports import Ask
+from app.domain.messages import Tool, ToolSpec
+from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
-from app.upstream.request import body_from_ask, encodable, message_for_model
+from app.upstream.quirks import Quirks, quirks_with
+from app.upstream.request import body_from_ask, encodable, offered_tools, tool_digest
 
 USER = {"role": "user", "content": "Hi"}
-CLOCK = ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {}})
-CALL = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+CLOCK = Tool(ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {}}), "box", "clock")
 
 
 def body(ask: Ask | None = None, defaults: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    return body_from_ask("m", ask or Ask([USER]), RunSpec(messages=(), **spec), defaults or {})
+    facts = ModelFacts("m", parameters=defaults or {})
+    return body_from_ask(facts, ask or Ask([USER]), RunSpec(messages=(), **spec), Quirks())
 
 
 def test_without_tools_nothing_about_tools_is_sent() -> None:
@@ -27,7 +29,7 @@ def test_without_tools_nothing_about_tools_is_sent() -> None:
 
 def test_tools_are_sent_as_functions_with_the_choice() -> None:
     sent = body(Ask([USER], [CLOCK], "required"), parallel_tool_calls=False)
-    function = {"name": "clock", "description": "Tells the time.", "parameters": CLOCK.parameters}
+    function = {"name": "clock", "description": "Tells the time.", "parameters": CLOCK.spec.parameters}
     assert sent["tools"] == [{"type": "function", "function": function}]
     assert sent["tool_choice"] == "required"
     assert sent["parallel_tool_calls"] is False
@@ -57,76 +59,6 @@ def test_the_callers_parameters_go_before_the_models(
     assert body(defaults=defaults, parameters=parameters) == {**body(), **expected}
 
 
-def _calling(arguments: Any) -> dict[str, Any]:
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{**CALL, "function": {"name": "f", "arguments": arguments}}],
-    }
-
-
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-MESSAGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "user, with images": ({"role": "user", "content": [IMAGE]}, {"role": "user", "content": [IMAGE]}),
-    "system, unknown fields": (
-        {"role": "system", "content": "x", "cache": 1},
-        {"role": "system", "content": "x", "cache": 1},
-    ),
-    "assistant without content": (
-        {"role": "assistant", "tool_calls": [CALL]},
-        {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    ),
-    "assistant with null content": (
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{**CALL, "extra_content": {"x": 1}}],
-            "reasoning_content": "r",
-        },
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{**CALL, "extra_content": {"x": 1}}],
-            "reasoning_content": "r",
-        },
-    ),
-    "assistant with no calls": (
-        {"role": "assistant", "content": "Hi", "tool_calls": []},
-        {"role": "assistant", "content": "Hi"},
-    ),
-    "assistant with null calls": (
-        {"role": "assistant", "content": "Hi", "tool_calls": None},
-        {"role": "assistant", "content": "Hi"},
-    ),
-    "arguments an object": (_calling({"q": "é"}), _calling('{"q": "é"}')),
-    "arguments as they should be": (_calling('{ "q": 1 }'), _calling('{ "q": 1 }')),
-    "arguments blank": (_calling(" "), _calling("{}")),
-    "arguments null": (_calling(None), _calling("{}")),
-    "arguments cut": (_calling('{"q": "Par'), _calling("{}")),
-    "arguments no object": (_calling("[1]"), _calling("{}")),
-    "arguments too deep": (_calling("[" * 100_000), _calling("{}")),
-    "tool text": (
-        {"role": "tool", "tool_call_id": "c1", "content": "noon"},
-        {"role": "tool", "tool_call_id": "c1", "content": "noon"},
-    ),
-    "tool parts": (
-        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a"}, IMAGE, "b", 7]},
-        {"role": "tool", "tool_call_id": "c1", "content": "a\n[image_url]\nb\n7"},
-    ),
-    "tool null": ({"role": "tool", "content": None}, {"role": "tool", "content": ""}),
-    "tool without content": ({"role": "tool"}, {"role": "tool", "content": ""}),
-    "tool object": ({"role": "tool", "content": {"celsius": 21}}, {"role": "tool", "content": '{"celsius": 21}'}),
-}
-
-
-@pytest.mark.parametrize(("message", "expected"), MESSAGES.values(), ids=MESSAGES.keys())
-def test_messages_take_the_form_that_endpoints_take(message: dict[str, Any], expected: dict[str, Any]) -> None:
-    before = json.dumps(message)
-    assert message_for_model(message) == expected
-    assert message_for_model(expected) == expected
-    assert json.dumps(message) == before
-
-
 REQUESTS = [
     path for path in sorted((Path(__file__).parent / "streams").glob("*.req.json")) if "notjson" not in path.name
 ]
@@ -145,3 +77,112 @@ def test_histories_that_real_servers_refused_are_put_right(path: Path) -> None:
 def test_what_json_cannot_carry_is_replaced() -> None:
     sent = encodable({"messages": [{"role": "user", "content": "a\ud800b", "score": float("nan")}]})
     assert sent == {"messages": [{"role": "user", "content": "a\ufffdb", "score": None}]}
+
+
+# What an endpoint takes
+
+
+def asked(facts: dict[str, Any], ask: Ask | None = None, **spec: Any) -> dict[str, Any]:
+    quirks = quirks_with(Quirks(), facts)
+    return body_from_ask(ModelFacts("m"), ask or Ask([USER], [CLOCK]), RunSpec(messages=(), **spec), quirks)
+
+
+NAMED = {"type": "function", "function": {"name": "clock"}}
+LOST = {"type": "function", "function": {"name": "gone"}}
+JSON_ONLY = {"response_format": {"type": "json_object"}}
+
+
+def test_what_an_endpoint_refuses_is_left_out() -> None:
+    sent = asked({"leaveOut": ["stream_options", "parallel_tool_calls", "seed"]}, parallel_tool_calls=True)
+    assert not {"stream_options", "parallel_tool_calls", "seed"} & set(sent)
+
+
+@pytest.mark.parametrize(
+    ("fact", "choice", "expected"),
+    [
+        ("any", "auto", "auto"),
+        ("any", "required", "required"),
+        ("any", NAMED, NAMED),
+        ("any", LOST, "auto"),
+        ("auto", "required", "auto"),
+        ("auto", NAMED, "auto"),
+        ("absent", "required", None),
+    ],
+)
+def test_the_choice_is_one_that_the_endpoint_takes_and_names_a_tool_that_is_sent(
+    fact: str, choice: Any, expected: Any
+) -> None:
+    assert asked({"toolChoice": fact}, Ask([USER], [CLOCK], choice)).get("tool_choice") == expected
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_the_limit_of_the_answer_goes_by_the_name_that_the_endpoint_knows(limit: str) -> None:
+    for given in ("max_tokens", "max_completion_tokens"):
+        sent = asked({"outputLimit": limit}, parameters={given: 7})
+        assert {name: sent[name] for name in sent if name.startswith("max_")} == {limit: 7}
+
+
+def test_a_response_format_waits_for_the_request_without_tools_where_it_must() -> None:
+    facts = {"responseFormat": "without_tools"}
+    assert "response_format" not in asked(facts, parameters=JSON_ONLY)
+    assert asked(facts, Ask([USER]), parameters=JSON_ONLY)["response_format"] == JSON_ONLY["response_format"]
+    assert asked({}, parameters=JSON_ONLY)["response_format"] == JSON_ONLY["response_format"]
+
+
+def test_a_description_is_cut_visibly_at_the_endpoints_limit() -> None:
+    long = Tool(ToolSpec("find", "x" * 3500, {"type": "object"}), "box", "find")
+    (sent,) = asked({"descriptionCharacters": 1024}, Ask([USER], [long]))["tools"]
+    description = sent["function"]["description"]
+    assert len(description) == 1024
+    assert description.endswith("x […]")
+
+
+def test_a_schema_is_fitted_to_the_dialect_and_once_only() -> None:
+    schema = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^x$"}}}
+    tool = Tool(ToolSpec("mail", "Mails.", schema), "box", "mail")
+    facts = {"schema": {"patterns": False}}
+    first, second = (asked(facts, Ask([USER], [tool]))["tools"][0]["function"]["parameters"] for _ in range(2))
+    assert "pattern" not in first["properties"]["to"]
+    assert first is second
+    assert "pattern" in asked({}, Ask([USER], [tool]))["tools"][0]["function"]["parameters"]["properties"]["to"]
+
+
+def tools_of(**counts: int) -> list[Tool]:
+    return [
+        Tool(ToolSpec(f"{server}_{number}", "x", {}), server, str(number))
+        for server, count in counts.items()
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("counts", "limit", "shares"),
+    [
+        ({"a": 50, "b": 50, "c": 50}, 128, {"a": 42, "b": 43, "c": 43}),
+        ({"a": 200, "b": 3}, 128, {"a": 125, "b": 3}),
+        ({"a": 3, "b": 200, "c": 90}, 128, {"a": 3, "b": 63, "c": 62}),
+        ({"a": 128}, 128, {"a": 128}),
+        ({"a": 1, "b": 1}, 1, {"a": 0, "b": 1}),
+    ],
+)
+def test_too_many_tools_are_shared_out_fairly_and_in_order(
+    counts: dict[str, int], limit: int, shares: dict[str, int]
+) -> None:
+    tools = tools_of(**counts)
+    offered = offered_tools(tools, quirks_with(Quirks(), {"maxTools": limit}))
+    assert {server: sum(tool.server == server for tool in offered) for server in counts} == shares
+    assert [tool for tool in tools if tool in offered] == offered
+    for server in counts:
+        assert [int(tool.name) for tool in offered if tool.server == server] == list(range(shares[server]))
+
+
+def test_a_refused_tool_is_not_offered_until_it_is_another() -> None:
+    tools = tools_of(a=2)
+    quirks = replace(Quirks(), refused_tools=(tool_digest(tools[0]),))
+    assert offered_tools(tools, quirks) == tools[1:]
+    other = replace(tools[0], spec=replace(tools[0].spec, description="y"))
+    assert offered_tools([other], quirks) == [other]
+
+
+def test_a_model_without_tools_is_offered_none() -> None:
+    assert offered_tools(tools_of(a=2), quirks_with(Quirks(), {"tools": False})) == []

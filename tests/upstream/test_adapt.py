@@ -1,0 +1,228 @@
+"""What becomes of an endpoint's complaints: real words of many endpoints, and what is said differently after them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.domain.messages import Tool, ToolSpec
+from app.domain.ports import Ask, ModelFacts
+from app.domain.spec import RunSpec
+from app.upstream.adapt import Change, Refused, changes
+from app.upstream.faults import complaint_from_body
+from app.upstream.quirks import Quirks, quirks_with
+from app.upstream.request import body_from_ask, offered_tools
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string", "pattern": "^x$", "format": "email", "minLength": 2},
+        "n": {"$ref": "#/$defs/N"},
+        "tag": {"type": ["string", "null"]},
+        "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    },
+    "anyOf": [{"required": ["to"]}, {"required": ["n"]}],
+    "$defs": {"N": {"type": "integer"}},
+}
+NAMES = ["clock", "find", "mail_it", *(f"tool_{number}" for number in range(147))]
+TOOLS = [Tool(ToolSpec(name, name * 300, {**SCHEMA, "title": name}), "box", name) for name in NAMES]
+TAKES_ALL = quirks_with(
+    Quirks(),
+    {"maxTools": 500, "schema": {"references": True, "typeLists": "keep", "rootCombinators": True, "formats": "all"}},
+)
+SPEC = RunSpec(
+    messages=(),
+    parallel_tool_calls=True,
+    parameters={"temperature": 0.2, "max_tokens": 50, "user": "u", "stop": ["x"], "seed": 7, "response_format": {}},
+)
+CALL = {"id": "call_8f3a2b", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+LONG_ID = "call_" + "x" * 60
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": "x"}}]},
+    {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_8f3a2b", "content": "noon"},
+    {"role": "assistant", "content": "", "reasoning": "r", "tool_calls": [{**CALL, "id": LONG_ID}]},
+    {"role": "tool", "tool_call_id": LONG_ID, "content": "noon", "name": "clock"},
+]
+
+
+def effective(complaint: Any, *, tools: list[Tool] = TOOLS, quirks: Quirks = TAKES_ALL) -> list[Change]:
+    """Give the changes that make another request."""
+    raw = complaint.encode() if isinstance(complaint, str) else json.dumps(complaint).encode()
+    ask = Ask(MESSAGES, tools, "required")
+
+    def body(changed: Quirks) -> Any:
+        offered = offered_tools(tools, changed)
+        return body_from_ask(ModelFacts("m"), replace(ask, tools=offered), SPEC, changed)
+
+    refused = Refused(complaint_from_body(raw, "application/json"), body(quirks), tools, quirks)
+    return [change for change in changes(refused) if body(change.quirks) != body(quirks)]
+
+
+def error(message: str, param: str | None = None, **fields: Any) -> Any:
+    return {"error": {"message": message, "param": param, **fields}}
+
+
+def extra(*loc: str) -> Any:
+    return [{"type": "extra_forbidden", "loc": ["body", *loc], "msg": "Extra inputs are not permitted", "input": 1}]
+
+
+SAID: list[tuple[Any, dict[str, Any]]] = [
+    # fields
+    (error("unknown field stream_options", "stream_options"), {"leaveOut": ["stream_options"]}),
+    (error("Unrecognized request argument supplied: parallel_tool_calls"), {"leaveOut": ["parallel_tool_calls"]}),
+    ({"detail": extra("stream_options")}, {"leaveOut": ["stream_options"]}),
+    ({"object": "error", "message": {"detail": extra("stream_options")}}, {"leaveOut": ["stream_options"]}),
+    ({"object": "error", "message": str(extra("parallel_tool_calls"))}, {"leaveOut": ["parallel_tool_calls"]}),
+    (
+        {"detail": [*extra("stream_options"), *extra("parallel_tool_calls")]},
+        {"leaveOut": ["stream_options", "parallel_tool_calls"]},
+    ),
+    (error("Unknown parameter: 'seed'.", "seed"), {"leaveOut": ["seed"]}),
+    (
+        error("Unsupported value: 'temperature' does not support 0.2 with this model.", "temperature"),
+        {"leaveOut": ["temperature"]},
+    ),
+    (
+        error(
+            "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.", "max_tokens"
+        ),
+        {"outputLimit": "max_completion_tokens"},
+    ),
+    (error("tool_choice 'required' is not supported by this model", "tool_choice"), {"toolChoice": "auto"}),
+    (error("response_format is not supported with tools"), {"responseFormat": "without_tools"}),
+    # content
+    (error("content has a wrong type"), {"emptyContent": "null"}),
+    (error("messages: text content blocks must be non-empty"), {"emptyContent": "null"}),
+    (error("invalid message content type: <nil>"), {"emptyContent": "null"}),
+    ("Failed to deserialize: messages[3]: missing field `content` at line 1 column 523", {"emptyContent": "null"}),
+    (error("Input should be a valid string", "messages.1.content"), {"contentParts": False}),
+    (error("System role not supported"), {"systemRole": False}),
+    (error("Developer instruction is not enabled for models/small"), {"systemRole": False}),
+    (error("This model does not support image input"), {"images": False}),
+    ("messages[1]: unknown variant `image_url`, expected `text` at line 1 column 80", {"images": False}),
+    # ids, names, reasoning
+    (error("id format: nine letters or digits"), {"callIds": "nine"}),
+    (error("Tool call id was call_8f3a2b but must be a-z, A-Z, 0-9, with a length of 9."), {"callIds": "nine"}),
+    (
+        error("Invalid 'messages[5].tool_calls[0].id': string too long.", "messages[5].tool_calls[0].id"),
+        {"callIds": "plain"},
+    ),
+    (error("field required", "messages.4.name"), {"toolName": "required"}),
+    (error("tool message must have a name"), {"toolName": "required"}),
+    (error("Extra inputs are not permitted", "messages.6.name"), {"toolName": "refused"}),
+    (
+        error("Missing `reasoning_content` field in the assistant message at message index 1."),
+        {"reasoning": "required"},
+    ),
+    (error("The reasoning_content in the thinking mode must be passed back to the API."), {"reasoning": "required"}),
+    (error("'messages.5' : property 'reasoning' is unsupported"), {"reasoning": "refused"}),
+    # tools
+    (error("small:latest does not support tools"), {"tools": False}),
+    (error("`tools` is not supported in this model"), {"tools": False}),
+    (error('"auto" tool choice requires --enable-auto-tool-choice to be set'), {"tools": False}),
+    (error("at most 128 entries", "tools"), {"maxTools": 128}),
+    (
+        error("Invalid 'tools': array too long. Expected an array with maximum length 128, but got length 150."),
+        {"maxTools": 128},
+    ),
+    (error("Max 64 tools are supported per request, got 150"), {"maxTools": 64}),
+    (error("Too many functions"), {"maxTools": 128}),
+    (error("over 1024", "tools[0].function.description"), {"descriptionCharacters": 1024}),
+    (
+        error("Invalid 'tools[0].function.description': string too long. Maximum length 512, but got length 1500."),
+        {"descriptionCharacters": 512},
+    ),
+    # schemas
+    (error("grammar could not be built"), {"schema": {"patterns": False}}),
+    (
+        error("The provided JSON schema contains features not supported by the grammar."),
+        {"schema": {"patterns": False}},
+    ),
+    (error("Pattern must start with '^' and end with '$' in the schema"), {"schema": {"patterns": False}}),
+    (error("invalid regular expression in tool 'mail_it'"), {"schema": {"patterns": False}}),
+    (
+        error(
+            "tools[0].function_declarations[2].parameters.properties[to].format: only 'enum' and 'date-time' are known"
+        ),
+        {"schema": {"formats": "none"}},
+    ),
+    (error("unsupported keyword $ref in tools"), {"schema": {"references": False}}),
+    (error("recursive definitions are not allowed in function parameters"), {"schema": {"references": False}}),
+    (error("tools[1]: type must be a string, not a list"), {"schema": {"typeLists": "single"}}),
+    (
+        error("tools.0.custom.input_schema: does not support oneOf, allOf, or anyOf at the top level"),
+        {"schema": {"rootCombinators": False}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("complaint", "facts"), SAID, ids=lambda value: json.dumps(value)[:60])
+def test_what_is_complained_of_is_said_differently(complaint: Any, facts: dict[str, Any]) -> None:
+    change = effective(complaint)[0]
+    assert change.quirks == quirks_with(TAKES_ALL, facts)
+    assert change.message
+
+
+NAMED: list[tuple[Any, str]] = [
+    (error("bad schema for function 'find'", "tools[1].function.parameters"), "find"),
+    (error("Invalid schema for function 'find': object schema missing properties."), "find"),
+    (error("tools.1.custom.input_schema: JSON schema is invalid."), "find"),
+    (error("tools[0].function_declarations[2].parameters: a field is missing"), "mail_it"),
+    ({"detail": [{"loc": ["body", "tools", 0, "function"], "msg": "value is not valid"}]}, "clock"),
+    (error("Invalid JSON schema for tool mail_it: unknown keyword"), "mail_it"),
+]
+
+
+@pytest.mark.parametrize(("complaint", "name"), NAMED)
+def test_a_tool_that_is_complained_of_is_left_out_by_name(complaint: Any, name: str) -> None:
+    change = effective(complaint)[0]
+    assert (change.code, change.tool and change.tool.name) == ("tool_dropped", name)
+    assert name in change.message
+    left = [tool.name for tool in offered_tools(TOOLS, change.quirks)]
+    assert left == [each for each in NAMES if each != name]
+
+
+NOTHING = [
+    error("temperature must be at most 2", "temperature"),
+    error("The model `m` does not exist"),
+    error("The response was filtered due to the content management policy", code="content_filter"),
+    error("An assistant message with 'tool_calls' must be followed by messages for each 'tool_call_id'."),
+    error("something went wrong"),
+    error("Please find another clock"),
+    error(""),
+    "",
+    "<html>",
+    [],
+]
+
+
+@pytest.mark.parametrize("complaint", NOTHING, ids=lambda value: json.dumps(value)[:60])
+def test_a_complaint_about_nothing_that_could_be_said_differently_changes_nothing(complaint: Any) -> None:
+    assert effective(complaint) == []
+
+
+def test_the_content_has_each_form_once() -> None:
+    quirks, forms = TAKES_ALL, ["empty"]
+    for _ in range(2):
+        change = next(iter(effective(error("content must not be null or empty"), quirks=quirks)))
+        quirks = change.quirks
+        forms.append(quirks.empty_content)
+    assert forms == ["empty", "null", "absent"]
+
+
+def test_a_grammar_that_cannot_be_built_loses_its_hardest_parts_first() -> None:
+    quirks = TAKES_ALL
+    steps: list[tuple[bool, str, bool]] = []
+    while found := effective(error("failed to parse grammar"), quirks=quirks):
+        quirks = found[0].quirks
+        steps.append((quirks.schema.patterns, quirks.schema.formats, quirks.schema.constraints))
+    assert steps == [(False, "all", True), (False, "none", True), (False, "none", False)]
+
+
+def test_complaints_of_any_size_are_read_in_bounded_time() -> None:
+    words = "tools[" * 50_000 + "function 'find' " * 50_000
+    assert len(effective(error(words, "tools[" + "1" * 5000))) < 20

@@ -1,0 +1,477 @@
+"""Tool calls that a model wrote into its text are run as a whole or stay text, however the text is cut."""
+
+import json
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Thought, Usage
+from app.upstream.written import MAX_HELD, WrittenCalls
+
+NAMES = ("clock", "look_up")
+STOP = Finish("stop")
+CLOCK = '{"name": "clock", "arguments": {}}'
+TIN = '{"name": "look_up", "arguments": {"q": "tin"}}'
+TAGGED = f"<tool_call>{CLOCK}</tool_call>"
+TIN_TAGGED = f"<tool_call>\n{TIN}\n</tool_call>"
+
+Calls: TypeAlias = list[tuple[str | None, object]]
+"""Names and decoded arguments."""
+Told: TypeAlias = tuple[str, Calls, str | None]
+"""Text, calls, the tool that was left as text."""
+
+ANY_CLOCK: Calls = [("clock", {})]
+ANY_TIN: Calls = [("look_up", {"q": "tin"})]
+
+
+def heard(deltas: Sequence[Delta], names: Sequence[str] = NAMES) -> tuple[list[Delta], WrittenCalls]:
+    """Feed each delta alone, and the end."""
+    written = WrittenCalls(names)
+    given = [found for delta in deltas for found in written.take([delta])]
+    return [*given, *written.rest()], written
+
+
+def told(pieces: Sequence[str], names: Sequence[str] = NAMES) -> Told:
+    """Return the text, the calls and the tool that was left as text of a reply that stopped well."""
+    given, written = heard([*map(TextDelta, pieces), STOP], names)
+    assert given[-1] == STOP
+    assert all(delta.text for delta in given if isinstance(delta, TextDelta))
+    calls = [delta for delta in given if isinstance(delta, CallFragment)]
+    assert [(call.index, call.id) for call in calls] == [(index, None) for index in range(len(calls))]
+    return text_of(given), [(call.name, json.loads(call.arguments)) for call in calls], written.left_as_text
+
+
+def text_of(deltas: Sequence[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+
+def fenced(content: str, word: str = "json") -> str:
+    return f"```{word}\n{content}\n```"
+
+
+def function(name: str, *parameters: tuple[str, str]) -> str:
+    lines = [f"<parameter={key}>\n{value}\n</parameter>" for key, value in parameters]
+    return "\n".join([f"<function={name}>", *lines, "</function>"])
+
+
+CALLS: dict[str, tuple[str, Calls]] = {
+    "tag": (TAGGED, ANY_CLOCK),
+    "tag with white space": (f" {TAGGED}\n\n".lstrip(), ANY_CLOCK),
+    "tag over lines": (TIN_TAGGED, ANY_TIN),
+    "other tag": (f"<function_call>{TIN}</function_call>", ANY_TIN),
+    "parameters": ('<tool_call>{"name": "look_up", "parameters": {"q": "tin"}}</tool_call>', ANY_TIN),
+    "arguments first": ('<tool_call>{"arguments": {"q": "tin"}, "name": "look_up"}</tool_call>', ANY_TIN),
+    "arguments as text": (
+        '<tool_call>{"name": "look_up", "arguments": "{\\"q\\": \\"tin\\"}"}</tool_call>',
+        ANY_TIN,
+    ),
+    "more keys in a tag": (
+        '<tool_call>{"name": "clock", "id": 7, "why": [1.5e3, null], "arguments": {}}</tool_call>',
+        ANY_CLOCK,
+    ),
+    "list in a tag": (f"<tool_call>[{CLOCK}, {TIN}]</tool_call>", ANY_CLOCK + ANY_TIN),
+    "list in a tag for many": (f"<tool_calls>[{CLOCK},\n{TIN}]</tool_calls>", ANY_CLOCK + ANY_TIN),
+    "OpenAI's form in a tag": (f'<tool_call>{{"type": "function", "function": {TIN}}}</tool_call>', ANY_TIN),
+    "blocks after each other": (f"{TAGGED}{TIN_TAGGED}\n{TAGGED}", ANY_CLOCK + ANY_TIN + ANY_CLOCK),
+    "forms mixed": (f"{TAGGED}\n[TOOL_CALLS]{TIN}\n{fenced(CLOCK)}", ANY_CLOCK + ANY_TIN + ANY_CLOCK),
+    "closing tag in a string": (
+        '<tool_call>{"name": "look_up", "arguments": {"q": "</tool_call> \\" ]}"}}</tool_call>',
+        [("look_up", {"q": '</tool_call> " ]}'})],
+    ),
+    "line break in a string": (
+        '<tool_call>{"name": "look_up", "arguments": {"q": "a\nb"}}</tool_call>',
+        [("look_up", {"q": "a\nb"})],
+    ),
+    "backslash at the end of a string": (
+        '<tool_call>{"name": "look_up", "arguments": {"q": "C:\\\\"}}</tool_call>',
+        [("look_up", {"q": "C:\\"})],
+    ),
+    "half a surrogate pair": (
+        '<tool_call>{"name": "look_up", "arguments": {"q": "\ud83d"}}</tool_call>',
+        [("look_up", {"q": "\ud83d"})],
+    ),
+    "function": (function("look_up", ("q", "tin")), ANY_TIN),
+    "function in a tag": (f"<tool_call>\n{function('look_up', ('q', 'tin'))}\n</tool_call>", ANY_TIN),
+    "functions in a tag": (
+        f"<tool_call>{function('clock')}{function('look_up', ('q', 'tin'))}</tool_call>",
+        ANY_CLOCK + ANY_TIN,
+    ),
+    "functions after each other": (f"{function('clock')}\n{function('clock')}", ANY_CLOCK * 2),
+    "function without parameters": ("<function=clock></function>", ANY_CLOCK),
+    "function with markup and blank lines in a value": (
+        function("look_up", ("q", "\n<b>1 < 2</b>\n</para> <</parameter\n"), ("n", "3")),
+        [("look_up", {"q": "\n<b>1 < 2</b>\n</para> <</parameter\n", "n": "3"})],
+    ),
+    "function on one line": ("<function=look_up><parameter=q>tin</parameter></function>", ANY_TIN),
+    "function with JSON": ('<function=look_up>{"q": "tin"}</function>', ANY_TIN),
+    "function with JSON over lines": ('<function=look_up>\n{"q": "tin"}\n</function>\n', ANY_TIN),
+    "function with an argument called name": (
+        '<function=look_up>{"name": "Bob", "a": {"name": [{}]}}</function>',
+        [("look_up", {"name": "Bob", "a": {"name": [{}]}})],
+    ),
+    "arguments with a name": (
+        fenced('{"name": "look_up", "arguments": {"name": "Bob", "other": [{"name": 1}]}}'),
+        [("look_up", {"name": "Bob", "other": [{"name": 1}]})],
+    ),
+    "announced list": (f"[TOOL_CALLS] [{CLOCK}, {TIN}]", ANY_CLOCK + ANY_TIN),
+    "announced with ARGS": ('[TOOL_CALLS]look_up[ARGS]{"q": "tin"}', ANY_TIN),
+    "announced name": ('[TOOL_CALLS]look_up{"q": "tin"}', ANY_TIN),
+    "announced name with white space": ('[TOOL_CALLS] look_up [ARGS] {"q": "tin"}\n', ANY_TIN),
+    "announced after each other": ('[TOOL_CALLS]clock{}[TOOL_CALLS]look_up[ARGS]{"q": "tin"}', ANY_CLOCK + ANY_TIN),
+    "fence": (fenced(TIN), ANY_TIN),
+    "fence without a word": (fenced(TIN, ""), ANY_TIN),
+    "fence of tool_call": (fenced(TIN, "tool_call"), ANY_TIN),
+    "fence of tool_code, Windows lines": (f"```tool_code\r\n{TIN}\r\n```\r\n", ANY_TIN),
+    "fence with more backticks": (f"````json\n{TIN}\n````", ANY_TIN),
+    "list in a fence": (fenced(f"[\n{CLOCK},\n{TIN}\n]"), ANY_CLOCK + ANY_TIN),
+    "id and type in a fence": (fenced('{"id": "c1", "type": "function", "name": "clock", "arguments": {}}'), ANY_CLOCK),
+    "parameters in a fence": (fenced('{"name": "look_up", "parameters": {"q": "tin"}}'), ANY_TIN),
+    "OpenAI's form in a fence": (fenced(f'{{"type": "function", "function": {TIN}}}'), ANY_TIN),
+    "OpenAI's form with text": (
+        fenced('{"id": "c", "type": "function", "function": {"name": "clock", "arguments": "{}"}}'),
+        ANY_CLOCK,
+    ),
+    "fences after each other": (f"{fenced(CLOCK)}\n\n{fenced(TIN)}\n", ANY_CLOCK + ANY_TIN),
+}
+
+INTRODUCTIONS = (
+    "",
+    "I will look.\n",
+    "1 < 2, a[0] and `x`:\n\n",
+    "Use <tool_call> for it, as in <tool\n",
+    fenced("ls <b", "sh") + "\n",
+)
+
+
+@pytest.mark.parametrize("before", INTRODUCTIONS)
+@pytest.mark.parametrize(("text", "calls"), CALLS.values(), ids=CALLS.keys())
+def test_whole_call_is_taken_out_of_the_text(text: str, calls: Calls, before: str) -> None:
+    assert told([before + text]) == (before, calls, None)
+    assert told(list(before + text)) == (before, calls, None)
+
+
+@pytest.mark.parametrize(("text", "calls"), CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize("after", ["Done.", "\nI have called it.", "</tool_call>", "\n> <b"])
+def test_call_with_prose_after_it_stays_text_and_is_told(text: str, calls: Calls, after: str) -> None:
+    whole = text + after
+    assert told([whole]) == (whole, [], calls[0][0])
+    assert told(list(whole)) == (whole, [], calls[0][0])
+
+
+NOT_OFFERED = '{"name": "save", "arguments": {}}'
+
+PROSE: dict[str, tuple[str, str | None]] = {
+    "a tag spoken of": ("Use <tool_call> to call a tool, and </tool_call> after it.", None),
+    "a tag at the end": ("It begins with <tool_call>", None),
+    "half a tag": ("It begins with <tool_ca", None),
+    "tags side by side": ("<tool_call></tool_call>", None),
+    "a placeholder": ("Write <tool_call>{...}</tool_call>.", None),
+    "a function spoken of": ("Write <function=NAME> for it.", None),
+    "announced in prose": ("The token [TOOL_CALLS] comes first.", None),
+    "a block in backticks": (f"Write `{TAGGED}` for it.", None),
+    "a block in backticks at the end": (f"Write `{TAGGED}`", None),
+    "a function in backticks": ("Write `<function=clock></function>`", None),
+    "a fence around it": (fenced(TAGGED, "xml"), None),
+    "a fence without a word around it": (f"So:\n{fenced(TAGGED, '')}\nAnd so on.", None),
+    "an open fence before it": (f"```xml\nx\n{TAGGED}", None),
+    "four backticks around a fence": (f"````md\n{fenced(CLOCK)}\n````", None),
+    "a fence in a line": (f"So: ```json\n{CLOCK}\n```", None),
+    "a fence of another language": (fenced(CLOCK, "yaml"), None),
+    "a fence with more keys": (fenced('{"name": "clock", "arguments": {}, "note": 1}'), None),
+    "a fence with other keys": (fenced('{"users": []}'), None),
+    "a fence with a name only": (fenced('{"name": "clock"}'), None),
+    "a fence with another name": (fenced(NOT_OFFERED), None),
+    "a fence with a longer name": (fenced('{"name": "clocks", "arguments": {}}'), None),
+    "a fence with a name that is none": (fenced('{"name": ["clock"], "arguments": {}}'), None),
+    "a fence with numbers": (fenced("[1, 2]"), None),
+    "a fence with a list of lists": (fenced(f"[[{CLOCK}]]"), None),
+    "a fence with an empty list": (fenced("[]"), None),
+    "a fence with more after the object": (fenced(f"{CLOCK}\nclock"), "clock"),
+    "a fence of code": (fenced("clock()", "tool_code"), None),
+    "a fence without an end": (f"```json\n{CLOCK}\n", "clock"),
+    "a fence with a schema": (fenced('{"type": "object", "properties": {}}'), None),
+    "OpenAI's form with more": (fenced(f'{{"type": "function", "function": {CLOCK}, "strict": true}}'), None),
+    "not offered": (f"<tool_call>{NOT_OFFERED}</tool_call>", None),
+    "the beginning of a name": ('<tool_call>{"name": "look", "arguments": {}}</tool_call>', None),
+    "one not offered": (f"{TAGGED}<tool_call>{NOT_OFFERED}</tool_call>", "clock"),
+    "the first not offered": (f"<tool_call>{NOT_OFFERED}</tool_call>{TAGGED}", "clock"),
+    "one of a list not offered": (f"<tool_call>[{CLOCK}, {NOT_OFFERED}]</tool_call>", "clock"),
+    "a function not offered": ("<function=save></function><function=clock></function>", "clock"),
+    "announced, not offered": ("[TOOL_CALLS]save{}[TOOL_CALLS]clock{}", "clock"),
+    "no arguments": ('<tool_call>{"name": "clock"}</tool_call>', "clock"),
+    "null for arguments": ('<tool_call>{"name": "clock", "arguments": null}</tool_call>', "clock"),
+    "a list for arguments": ('<tool_call>{"name": "clock", "arguments": []}</tool_call>', "clock"),
+    "bad JSON for arguments": ('<tool_call>{"name": "clock", "arguments": "{"}</tool_call>', "clock"),
+    "a number that is none": ('<tool_call>{"name": "clock", "arguments": {"n": 1e999}}</tool_call>', "clock"),
+    "no object": ('<tool_call>"clock"</tool_call>', None),
+    "an empty object": ("<tool_call>{}</tool_call>", None),
+    "no JSON": ("<tool_call>{name: clock}</tool_call>", None),
+    "bad JSON": ('<tool_call>{"name": "clock", "arguments": {,}}</tool_call>', None),
+    "a wrong bracket": ('<tool_call>{"name": "clock", "arguments": {]}</tool_call>', None),
+    "a name with an escape": ('<tool_call>{"name": "cl\\u006fck", "arguments": {}}</tool_call>', None),
+    "the wrong closing tag": (f"<tool_call>{CLOCK}</function_call>", "clock"),
+    "two objects in a tag": (f"<tool_call>{CLOCK}{CLOCK}</tool_call>", "clock"),
+    "cut within": ('<tool_call>{"name": "clock", "argu', None),
+    "cut before the closing tag": (f"<tool_call>{CLOCK}", "clock"),
+    "cut after a whole one": (f'{TAGGED}<tool_call>{{"name": ', "clock"),
+    "a function that is cut": ("<function=look_up><parameter=q>tin</parameter>", None),
+    "a value that is cut": ("<function=look_up><parameter=q>tin</param", None),
+    "a function with prose in it": ("<function=clock>now</function>", None),
+    "tags opened twice": (f"<tool_call>\n{TAGGED}", "clock"),
+    "a tag that is not closed before the next": (f"<tool_call>{CLOCK}\n{TAGGED}", "clock"),
+    "prose between": (f"{TAGGED} and {TIN_TAGGED}", "clock"),
+    "a list in a function": ("<function=clock>[]</function>", None),
+    "announced with prose": ("[TOOL_CALLS]clock now", None),
+    "announced with a list": ("[TOOL_CALLS]clock[ARGS][]", None),
+    "a fence right after a tag": (f"{TAGGED}{fenced(CLOCK)}", "clock"),
+    "deep JSON": (
+        '<tool_call>{"name": "clock", "arguments": ' + '{"a":' * 5000 + "1" + "}" * 5001 + "</tool_call>",
+        None,
+    ),
+    "half a surrogate pair": ("<tool_call>\ud83d {", None),
+}
+
+
+@pytest.mark.parametrize(("text", "left"), PROSE.values(), ids=PROSE.keys())
+def test_what_is_no_whole_call_stays_text(text: str, left: str | None) -> None:
+    assert told([text]) == (text, [], left)
+    assert told(list(text)) == (text, [], left)
+
+
+BEFORE_A_CALL = {
+    "quoted before": f"`{TAGGED}` is how. ",
+    "placeholder in backticks": "`<tool_call>{...}</tool_call>` is how. ",
+    "fenced before": fenced(TAGGED, "xml") + "\n",
+    "data before": fenced('{"name": "Bob", "age": 3}') + "\n",
+    "nested fences before": f"````md\n{fenced('x', 'sh')}\n````\n",
+    "code in a line": "`clock`",
+    "code with backticks": "```py\ns = '```'\n  ```\n```\n",
+}
+
+
+@pytest.mark.parametrize("before", BEFORE_A_CALL.values(), ids=BEFORE_A_CALL.keys())
+def test_call_after_what_was_only_shown_is_run(before: str) -> None:
+    assert told([before + TAGGED]) == (before, ANY_CLOCK, None)
+    assert told(list(before + TAGGED)) == (before, ANY_CLOCK, None)
+
+
+def test_reply_is_never_run_in_part() -> None:
+    for before in (f"{TAGGED} Now the other. ", f"{fenced(CLOCK)}\nThat was one.\n"):
+        assert told([before + TIN_TAGGED]) == (before + TIN_TAGGED, [], "clock")
+
+
+def test_nothing_is_recognised_where_nothing_was_offered() -> None:
+    assert told([TAGGED], names=()) == (TAGGED, [], None)
+
+
+# Order and holding
+
+
+def test_text_is_passed_on_up_to_the_marker_and_as_soon_as_it_is_none() -> None:
+    written = WrittenCalls(NAMES)
+    steps = [
+        ("Let me look. ", "Let me look. "),
+        ("x <", "x "),
+        ("b", "<b"),
+        ("> <tool_", "> "),
+        ("call> ", ""),
+        ("is", "<tool_call> is"),
+        (" it\n``", " it\n"),
+        ("`json\n{", ""),
+        ('"na', ""),
+        ('me": "lo', ""),
+        ("ng", '```json\n{"name": "long'),
+        ('"}\n```\n', '"}\n```\n'),
+        ("<tool_call>", ""),
+        (CLOCK, ""),
+    ]
+    for text, expected in steps:
+        assert text_of(written.take([TextDelta(text)])) == expected, text
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        ("```json\n", "x"),
+        ("```json\n{", "'"),
+        ('```json\n{"', "u"),
+        ('```json\n{"name": ', "3"),
+        ('```json\n{"name": "', "B"),
+        ("```json\n[", "1"),
+        ("```js", "x"),
+        ("<tool_call>", "x"),
+        ("<tool_call>{", "x"),
+        ('<tool_call>{"name": "', "B"),
+        ("<function=", "B"),
+        ("<function=clock>", "x"),
+        ("[TOOL_CALLS]", "B"),
+    ],
+)
+def test_first_character_that_rules_out_a_call_frees_the_text(begun: str, more: str) -> None:
+    written = WrittenCalls(NAMES)
+    assert list(written.take([TextDelta(begun)])) == []
+    assert text_of(written.take([TextDelta(more)])) == begun + more
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [TextDelta("Hi")],
+        [TextDelta("a < b, a[0], `x`, </tool_call>\n```py\nx\n```\n")],
+        [ReasoningDelta("so <tool_call>")],
+        [TextDelta("a"), ReasoningDelta("b"), Usage(1, 1, 2), Thought({}), STOP],
+        [CallFragment(0, "c1", "clock", "{}"), TextDelta(TAGGED)],
+        [TextDelta("Use <tool_call> now"), STOP],
+        [TextDelta(f"{TAGGED}: so"), STOP],
+    ],
+)
+def test_batch_is_handed_on_itself_where_nothing_is_held(batch: list[Delta]) -> None:
+    written = WrittenCalls(NAMES)
+    assert written.take(batch) is batch
+    assert list(written.rest()) == []
+
+
+def test_what_comes_while_text_is_held_keeps_its_place() -> None:
+    half, rest = TAGGED[:20], TAGGED[20:]
+    thought, usage = Thought({"reasoning": "so"}), Usage(1, 1, 2)
+    call = CallFragment(0, None, "clock", "{}")
+    deltas = [ReasoningDelta("a"), TextDelta(half), ReasoningDelta("b"), TextDelta(rest), thought, STOP, usage]
+    assert heard(deltas)[0] == [ReasoningDelta("a"), ReasoningDelta("b"), thought, call, STOP, usage]
+    prose = [TextDelta(half), ReasoningDelta("b"), TextDelta(rest), TextDelta("."), STOP]
+    assert heard(prose)[0] == prose
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "length", "stop"])
+def test_calls_come_before_the_finish_whatever_its_reason(reason: str) -> None:
+    given, _ = heard([TextDelta(TAGGED), Finish(reason)])
+    assert given == [CallFragment(0, None, "clock", "{}"), Finish(reason)]
+
+
+def test_end_without_a_finish_decides_as_well() -> None:
+    assert heard([TextDelta("x"), TextDelta(TAGGED)])[0] == [TextDelta("x"), CallFragment(0, None, "clock", "{}")]
+
+
+def test_text_after_the_finish_stays_text() -> None:
+    given, written = heard([TextDelta("x"), STOP, TextDelta(TAGGED)])
+    assert given == [TextDelta("x"), STOP, TextDelta(TAGGED)]
+    assert written.left_as_text == "clock"
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_written_call_beside_a_real_one_stays_text_and_is_told(is_before: bool) -> None:
+    real, block = CallFragment(0, "c1", "look_up", "{}"), TextDelta(TAGGED)
+    deltas: list[Delta] = [block, real, STOP] if is_before else [real, block, STOP]
+    given, written = heard(deltas)
+    assert given == deltas
+    assert written.left_as_text == "clock"
+
+
+def test_real_call_within_a_block_does_not_hide_the_block() -> None:
+    real = CallFragment(0, "c1", "look_up", "{}")
+    deltas = [TextDelta(TAGGED[:20]), real, TextDelta(TAGGED[20:]), STOP]
+    given, written = heard(deltas)
+    assert given == deltas
+    assert written.left_as_text == "clock"
+
+
+def test_stream_that_broke_gives_what_was_held_as_text() -> None:
+    written = WrittenCalls(NAMES)
+    assert list(written.take([TextDelta(TAGGED)])) == []
+    assert list(written.rest(is_whole=False)) == [TextDelta(TAGGED)]
+    assert list(written.rest()) == []
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("size", [1, 1000, 10 * MAX_HELD])
+def test_no_more_than_the_bound_is_held(size: int) -> None:
+    def block(length: int) -> str:
+        head, tail = '<tool_call>{"name": "look_up", "arguments": {"q": "', '"}}</tool_call>'
+        return head + "x" * (length - len(head) - len(tail)) + tail
+
+    def cut(text: str) -> list[str]:
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+    largest, larger = block(MAX_HELD), block(MAX_HELD + 1)
+    assert told(cut("a " + largest))[::2] == ("a ", None)
+    assert told(cut("a " + larger)) == ("a " + larger, [], "look_up")
+    assert told(cut(larger + TAGGED)) == (larger + TAGGED, [], "look_up")
+
+
+def test_thoughts_behind_held_text_count_as_held() -> None:
+    written = WrittenCalls(NAMES)
+    begun, long = TextDelta("<tool_call>{"), ReasoningDelta("x" * MAX_HELD)
+    assert list(written.take([begun])) == []
+    assert list(written.take([long])) == [begun, long]
+
+
+def endless(beginning: str, unit: str, size: int) -> list[str]:
+    return list((beginning + unit * (size // len(unit)))[:size])
+
+
+@pytest.mark.parametrize(
+    ("beginning", "unit"),
+    [
+        ('<tool_call>{"name": "look_up", "arguments": {"q": "', "x"),
+        ('<tool_call>{"name": "look_up", "arguments": {"q": "', "\\\\"),
+        ('<tool_call>{"name": "look_up", "arguments": ', '{"a":['),
+        ("<tool_call>", " "),
+        ("<function=look_up><parameter=q>", "</parameter"),
+        ("<function=look_up><parameter=q>", "</parameter>>"),
+        ("", "<tool_call><function=[TOOL_CALLS]"),
+        ("", "<"),
+        ("", "\n```json\n{"),
+        ("", "`"),
+        ("", TAGGED),
+    ],
+)
+def test_effort_grows_no_faster_than_the_text(beginning: str, unit: str) -> None:
+    """Compares a text with one of sixteen times its length; an effort that grew with the square would be 256 times."""
+
+    def seconds(size: int) -> float:
+        pieces, times = endless(beginning, unit, size), list[float]()
+        for _ in range(3):
+            started = time.process_time()
+            told(pieces)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    assert seconds(MAX_HELD) < 16 * 4 * seconds(MAX_HELD // 16)
+
+
+# Any text, any cut
+
+PARTS = st.sampled_from(
+    [
+        *(text for text, _ in CALLS.values()),
+        *(text for name, (text, _) in PROSE.items() if name != "deep JSON"),
+        *("<", "`", "``", "```", "[", "{", "}", '"', " ", "\n", "\\", "x", "name", "clock", "\ud83d", "[ARGS]"),
+        *("<tool_call>", "</tool_call>", "<function=", "</function>", "[TOOL_CALLS]", "```json\n", "\n```"),
+    ]
+)
+
+
+@given(st.lists(PARTS, max_size=5), st.lists(st.integers(min_value=0, max_value=300), max_size=12))
+def test_any_cut_tells_the_same(parts: list[str], cuts: list[int]) -> None:
+    text = "".join(parts)
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    expected = told([text] if text else [])
+    assert told([text[start:stop] for start, stop in pairwise(edges) if stop > start]) == expected
+    assert told(list(text)) == expected
+
+
+@given(st.lists(PARTS, max_size=5))
+def test_nothing_is_lost_but_whole_calls_at_the_end(parts: list[str]) -> None:
+    text = "".join(parts)
+    shown, calls, _ = told(list(text))
+    if calls:
+        assert text.startswith(shown)
+        assert told([text.removeprefix(shown)])[1] == calls
+    else:
+        assert shown == text
