@@ -59,6 +59,7 @@ class Ferry:
                 record,
                 toolbox,
                 tool_choice="auto" if why_not else _choice(spec.tool_choice, toolbox, record.append),
+                tool_prompt=prompt or "",
                 keeps_reasoning=facts.preserves_reasoning and not is_hidden,
                 shows_pictures=facts.multimodal is True,
             )

@@ -25,6 +25,8 @@ class Ask:
     tools: Sequence[Tool] = ()
     """Empty: neither tools nor anything about them is sent."""
     tool_choice: str | JsonObject = "auto"
+    tool_prompt: str = ""
+    """With what the system message begins because of the tools; it goes where none are sent after all."""
     thoughts: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     """What the model thought in earlier replies of the run, by the id of the reply's first call (`Thought.fields`)."""
 

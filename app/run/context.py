@@ -11,6 +11,8 @@ from app.domain.messages import Message
 
 _FLOOR_CHARACTERS = 1000
 """A result is not made shorter than this."""
+_NOTICE_CHARACTERS = 200
+"""About what the notice itself takes; less than that is not worth a cut."""
 _HALF = 0.5
 _MARGIN = 0.1
 """Tokens are no characters, and the next answer needs room."""
@@ -39,9 +41,9 @@ def with_shorter_results(messages: Sequence[Message], excess: float) -> tuple[Me
     shorter = list(messages)
     for at in range(len(shorter) - 1, -1, -1):
         content = shorter[at].get("content")
-        if left < 1 or shorter[at].get("role") != "tool" or not isinstance(content, str):
+        if left < _NOTICE_CHARACTERS or shorter[at].get("role") != "tool" or not isinstance(content, str):
             continue
-        text = _shortened(content, max(_FLOOR_CHARACTERS, int(len(content) - left)))
+        text = _shortened(content, max(_FLOOR_CHARACTERS, int(len(content) - left - _NOTICE_CHARACTERS)))
         if len(text) < len(content):
             left -= len(content) - len(text)
             shorter[at] = {**shorter[at], "content": text}

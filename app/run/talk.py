@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import Message, Reply, ToolCall
@@ -24,6 +24,8 @@ class Talk:
     record: RunRecord
     toolbox: Toolbox
     tool_choice: str | JsonObject = "auto"
+    tool_prompt: str = ""
+    """With what the system message begins, where there are tools."""
     keeps_reasoning: bool = False
     """The model's reasoning is part of the conversation, for the caller too."""
     shows_pictures: bool = False
@@ -66,11 +68,11 @@ class Talk:
 
     def question(self) -> Ask:
         """Ask with all tools."""
-        return Ask(self.messages, self.toolbox.tools, self.tool_choice, self.thoughts)
+        return Ask(self.messages, self.toolbox.tools, self.tool_choice, self.tool_prompt, self.thoughts)
 
     def nudge(self, text: str) -> Ask:
         """Ask with one more user message for this once, which the conversation does not keep."""
-        return Ask((*self.messages, {"role": "user", "content": text}), self.toolbox.tools, "auto", self.thoughts)
+        return replace(self.question(), messages=(*self.messages, {"role": "user", "content": text}))
 
     def closing_question(self, instruction: str) -> Ask:
         """Ask without tools; the instruction takes the place of a further system message."""

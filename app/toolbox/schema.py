@@ -95,7 +95,7 @@ class _Repair:
             if place is None:
                 del node["$ref"]
                 _settle_type(node, ANY)
-            elif not node["$ref"].startswith("#") or _steps(unquote(node["$ref"])) != place:
+            elif node["$ref"][:2] not in {"#", "#/"} or _steps(unquote(node["$ref"])) != place:
                 node["$ref"] = _pointer(place)
         return root
 
@@ -223,7 +223,9 @@ class _Document:
         """The base addresses of schemas that refer to others."""
         self._scopes: list[_Path] = []
         left: list[tuple[JsonObject, _Path, str, int]] = [(root, (), "", 0)]
-        while left:
+        for _ in range(MAX_NODES):
+            if not left:
+                break
             node, path, base, depth = left.pop()
             base = self._note(node, path, base)
             if depth < MAX_DEPTH:

@@ -8,7 +8,7 @@ same request, so nothing is ever sent unchanged. What nobody has a rule for stay
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from app.domain.jsontypes import Json, JsonObject, is_array
 from app.domain.messages import Message, Tool
@@ -70,6 +70,7 @@ _NOT_CONTENT = re.compile(
     r"content[ _-]?(?:filter|polic|manage|moderat|length)|content-type|polic(?:y|ies)\b|filtered|safety"
 )
 _QUOTE = "['\"`\u2018\u2019\u201c\u201d]"
+_QUOTED = re.compile(r"(?<!\w)(?:'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`)")
 _LIST_WORDS = re.compile(r"\bstr\b|string|sequence|\blist\b|array|\bparts?\b|\btext\b")
 
 
@@ -83,12 +84,23 @@ class Refused(NamedTuple):
     quirks: Quirks
 
 
+ChangeCode: TypeAlias = Literal[
+    "request_adapted",
+    "schema_adapted",
+    "description_cut",
+    "images_left_out",
+    "tool_dropped",
+    "tools_left_out",
+    "tools_refused",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Other facts to ask with, and what to tell of them."""
 
     quirks: Quirks
-    code: str
+    code: ChangeCode
     message: str
     tool: Tool | None = None
     """The one that is left out."""
@@ -108,7 +120,8 @@ class _Case:
         self.refused = refused
         self.quirks = refused.quirks
         self.body = refused.body
-        self.words = refused.complaint.message[:_READ_CHARACTERS].lower()
+        # A quoted sentence is what the endpoint repeats of the request, whose words are no complaint.
+        self.words = _QUOTED.sub(_word_only, refused.complaint.message[:_READ_CHARACTERS].lower())
         self.places = [place.lower().removeprefix("body.") for place in refused.complaint.places]
         self.text = " ".join([*self.places, self.words, refused.complaint.code])
         messages: Json = refused.body.get("messages")
@@ -123,12 +136,16 @@ class _Case:
             return bool(re.search(rf"(?<![\w.]){name}(?![\w])", self.words))
         return bool(re.search(rf"{_QUOTE}{name}{_QUOTE}", self.words))
 
-    def change(self, message: str, code: str = "request_adapted", **facts: object) -> Change:
+    def change(self, message: str, code: ChangeCode = "request_adapted", **facts: object) -> Change:
         return Change(replace(self.quirks, **facts), code, message)  # pyright: ignore[reportArgumentType]
 
     def schema(self, message: str, **facts: object) -> Change:
         dialect = replace(self.quirks.schema, **facts)  # pyright: ignore[reportArgumentType]
         return self.change(message, "schema_adapted", schema=dialect)
+
+
+def _word_only(quoted: re.Match[str]) -> str:
+    return quoted[0] if len(quoted[0].split()) == 1 else "…"
 
 
 # The rules

@@ -20,6 +20,7 @@ from app.domain.ports import Ask, ModelFacts, Tell
 from app.domain.spec import RunSpec
 from app.upstream.adapt import Change, Refused, changes
 from app.upstream.endpoint import Endpoint, Refusal, Stream
+from app.upstream.messages import without_tool_prompt
 from app.upstream.quirks import Quirks
 from app.upstream.request import body_from_ask, encodable, offered_tools
 from app.upstream.written import WrittenCalls
@@ -119,15 +120,18 @@ class RunModel:
         return stream, tools
 
     async def _send(self, body: JsonObject, tell: Tell) -> Stream:
+        token, is_last = self._spec.user_token, self._at + 1 >= len(self._candidates)
         try:
-            return await self._endpoint.open_stream(body, self._spec.user_token, tell)
+            return await self._endpoint.open_stream(body, token, tell, is_last_hope=is_last)
         except ValueError:
             # Encoding precedes sending, so nothing was sent; looking first would cost every request a walk.
-            return await self._endpoint.open_stream(encodable(body), self._spec.user_token, tell)
+            return await self._endpoint.open_stream(encodable(body), token, tell, is_last_hope=is_last)
 
     def _request(self, candidate: Candidate, ask: Ask, quirks: Quirks) -> tuple[list[Tool], JsonObject]:
         tools = offered_tools(ask.tools, quirks)
-        return tools, body_from_ask(candidate.facts, replace(ask, tools=tools), self._spec, quirks)
+        messages = ask.messages if tools or not ask.tools else without_tool_prompt(ask.messages, ask.tool_prompt)
+        asked = replace(ask, messages=messages, tools=tools)
+        return tools, body_from_ask(candidate.facts, asked, self._spec, quirks)
 
     def _quirks(self, candidate: Candidate) -> Quirks:
         model, provider = candidate.facts.id, self._spec.provider

@@ -124,8 +124,12 @@ class Endpoint:
                 return {"data": []}
             raise _verdict(trouble, self._scrub(token)).error from None
 
-    async def open_stream(self, body: JsonObject, user_token: Secret | None, tell: Tell) -> "Stream":
+    async def open_stream(
+        self, body: JsonObject, user_token: Secret | None, tell: Tell, *, is_last_hope: bool = True
+    ) -> "Stream":
         """Send a request until it is answered or may not be sent again; the caller closes the stream.
+
+        Where there is someone else to ask, only a lost connection is tried again: nobody waits for a busy model then.
 
         Raises:
             Refusal: The endpoint will not take it as it is.
@@ -142,7 +146,8 @@ class Endpoint:
                 verdict = _verdict(trouble, scrub)
             if verdict.complaint is not None:
                 raise Refusal(verdict.error, verdict.complaint)
-            if not verdict.may_retry or attempt >= options.retries:
+            is_worth_it = is_last_hope or isinstance(verdict.error, UpstreamUnreachable)
+            if not (verdict.may_retry and is_worth_it) or attempt >= options.retries:
                 raise verdict.error
             delay = options.backoff_seconds * 2**attempt if verdict.wait_seconds is None else verdict.wait_seconds
             if delay > options.retry_after_cap_seconds:

@@ -35,6 +35,16 @@ def messages_for_model(
     return sent if quirks.system_role else _without_system(sent)
 
 
+def without_tool_prompt(messages: Sequence[Message], prompt: str) -> Sequence[Message]:
+    """Take what is said of tools out of the system message: without tools it would have the model make calls up."""
+    first = messages[0] if messages else {}
+    content: Json = first.get("content")
+    if not (prompt and first.get("role") == "system" and isinstance(content, str) and content.startswith(prompt)):
+        return messages
+    rest = content.removeprefix(prompt).lstrip()
+    return [{**first, "content": rest}, *messages[1:]] if rest else messages[1:]
+
+
 def _message(message: Message, quirks: Quirks, thoughts: Mapping[str, JsonObject]) -> Message:
     role, content = message.get("role"), message.get("content")
     if role == "assistant":

@@ -201,7 +201,8 @@ def one_object(schema: JsonObject, groups: Mapping[str, Sequence[JsonObject]], *
     """Return one object schema of a schema and its branches, which have no branches of their own any more.
 
     `groups` holds the branches by keyword; `if` stands for what may follow from a condition. Of alternatives only what
-    all require is required. Branches that are no objects are lost, which the description tells.
+    all require is required. Branches that are no objects are lost, which the description tells. Where nothing else says
+    that it is an object, and none of its alternatives is one, neither is the result.
     """
     rest = _without(schema, *COMBINATORS, "enum", "const")
     found: dict[str, list[JsonObject]] = {}
@@ -209,11 +210,11 @@ def one_object(schema: JsonObject, groups: Mapping[str, Sequence[JsonObject]], *
     _collect(found, schema)
     lost: dict[str, None] = {}
     for key, branches in groups.items():
-        objects = [branch for branch in branches if _is_object_schema(branch)]
-        lost |= {word: None for branch in branches if not _is_object_schema(branch) for word in _kinds(branch)}
+        objects = [branch for branch in branches if is_object_schema(branch)]
+        lost |= {word: None for branch in branches if not is_object_schema(branch) for word in _kinds(branch)}
         for branch in objects:
             _collect(found, branch)
-        if key == "allOf" or len(branches) == 1:
+        if objects and (key == "allOf" or len(branches) == 1):
             for branch in objects:
                 required += _names(branch)
                 rest = {**_without(branch, "enum", "const", "$defs", "definitions"), **rest}
@@ -221,6 +222,9 @@ def one_object(schema: JsonObject, groups: Mapping[str, Sequence[JsonObject]], *
             required += [name for name in _names(objects[0]) if all(name in _names(branch) for branch in objects)]
             if all(branch.get("additionalProperties") is False for branch in objects):
                 rest.setdefault("additionalProperties", False)
+        elif branches and key in {"anyOf", "oneOf"} and "type" not in schema and not found:
+            words = [word for branch in branches for word in _type_words(branch)]
+            return {"type": list(dict.fromkeys(words))} if words else branches[0]
     rest["type"] = "object"
     rest["properties"] = {name: union_of(subs, may_branch=may_branch) for name, subs in found.items()}
     if required or "required" in rest:
@@ -243,7 +247,8 @@ def _names(schema: JsonObject) -> list[str]:
     return [name for name in required if isinstance(name, str)] if is_array(required) else []
 
 
-def _is_object_schema(schema: JsonObject) -> bool:
+def is_object_schema(schema: JsonObject) -> bool:
+    """Tell whether a schema allows objects, as far as its own keywords say."""
     if "type" in schema:
         return "object" in _type_words(schema)
     return "const" not in schema and "enum" not in schema

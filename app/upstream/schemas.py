@@ -18,6 +18,7 @@ from app.upstream.narrowing import (
     COMBINATORS,
     constants_of,
     is_null,
+    is_object_schema,
     merged,
     one_object,
     says_something,
@@ -288,7 +289,10 @@ class _Rewriting:
         if self._left_branches < 0 and not self._cuts:
             raise _TooLarge
         node, trail = self._inlined(node, trail)
-        if COMBINATORS.isdisjoint(node) and "enum" not in node and "const" not in node:
+        is_branch = levels < _BRANCHES
+        if COMBINATORS.isdisjoint(node) and (is_branch or ("enum" not in node and "const" not in node)):
+            return node
+        if is_branch and not is_object_schema(node):
             return node
         flat = {
             key: [self._one_object(branch, trail, levels - 1) for branch in _listed(node.get(key)) if is_object(branch)]

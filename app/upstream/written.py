@@ -159,7 +159,7 @@ class WrittenCalls:
                 if not self._fence and (near.startswith(_MARKERS) or near in _BEGINNINGS):
                     return start
             elif not self._fence:
-                if before in ("", "\n") and (size >= 3 or is_cut):
+                if before in ("", "\n"):
                     return start
             else:
                 run = self._ticks if start == 0 and before == "`" else 0
@@ -365,8 +365,8 @@ class _Blocks:
 
     def _read_object(self, names: Collection[str] = (), keys: Collection[str] = ()) -> _Steps[Json]:
         """Read a JSON object; where `names` or `keys` are given, its `name` and its keys must be among them."""
-        closers, read, before = list[str](), list[str](), ""
-        key: str = ""
+        closers, read = list[str](), list[str]()
+        key = before = ""
         while closers or not read:
             character = yield from self._peek()
             is_call = closers == ["}"]
@@ -379,10 +379,10 @@ class _Blocks:
             read.append(character)
             if character == '"':
                 words = names if is_name else keys if is_call and is_key else ()
-                text = yield from self._read_word(words, '"') if words else self._read_string()
-                key = text if is_call and is_key else key
+                read.append((yield from self._read_word(words, '"') if words else self._read_string()))
+                key = read[-1] if is_call and is_key else key
                 self._at += 1
-                read += text, '"'
+                read.append('"')
             elif character in "{[":
                 closers.append("}" if character == "{" else "]")
             elif character in "}]" and closers.pop() != character:

@@ -357,7 +357,7 @@ def parameters(body: Any, name: str) -> Any:
     return next(tool["function"]["parameters"] for tool in body["tools"] if tool["function"]["name"] == name)
 
 
-MAIL = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^(?!\\.)[\\w.]+@x$"}}}
+MAIL: dict[str, Any] = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^(?!\\.)[\\w.]+@x$"}}}
 
 
 async def test_fr_055_patterns_that_cannot_be_compiled_are_left_out_and_the_rule_is_told() -> None:
@@ -379,7 +379,7 @@ async def test_fr_055_patterns_can_be_left_out_from_the_start() -> None:
     assert "pattern" not in parameters(it.request(0), "mail")["properties"]["to"]
 
 
-NAMED = [
+NAMED: list[tuple[dict[str, Any], str]] = [
     ({"param": "tools[0].function.parameters"}, "bad schema"),
     ({}, "bad schema for function 'look_up'"),
     ({"param": None}, "Invalid schema for function 'look_up': In context=('properties', 'q'), unknown keyword"),
@@ -423,6 +423,8 @@ async def test_fr_058_model_that_takes_no_tools_answers_without_and_is_not_offer
         first, second = await it.run(), await it.run()
     assert said(first) == ["tools_refused"]
     assert first.answer["text"] == second.answer["text"] == "Done."
+    assert "look_up" in it.request(0)["messages"][0]["content"]
+    assert [message["role"] for message in it.request(1)["messages"]] == ["user"]
     assert second.status("prepared")["reason"] == "model_without_tools"
     assert ["tools" in request.json for request in it.upstream.asks] == [True, False, False]
 

@@ -76,7 +76,7 @@ async def run(
     toolbox = toolbox or ScriptedToolbox()
     limits = limits or RunLimits()
     log = MemoryJournal(Options()).open("run_1")
-    ears = Ears(model, log.append, reasoning)
+    ears = Ears(model, log.append, reasoning, limits.reasoning_as_answer)
     hands = Hands(toolbox, log.append, limits, images, hides_reasoning=reasoning == "hidden")
 
     async def cross() -> Any:
@@ -453,6 +453,28 @@ async def test_reasoning_is_shown_as_asked(mode: str, streamed: list[str], reaso
     assert [data["token"] for data in result.named("reasoning")] == reasoned
     assert result.named("finalAnswer")[0]["text"] == answer
     assert result.messages[-1]["content"] == "42"
+
+
+THOUGHT_ONLY = [ReasoningDelta("It is "), ReasoningDelta("noon."), Finish("stop")]
+
+
+@pytest.mark.parametrize("mode", ["separate", "inline", "hidden"])
+async def test_answer_of_nothing_but_reasoning_is_one_where_the_operator_allows_it(mode: str) -> None:
+    model = ScriptedModel(THOUGHT_ONLY)
+    result = await run(model, reasoning=mode, limits=RunLimits(reasoning_as_answer=True))
+    thought = "<think>It is noon.</think>" if mode == "inline" else ""
+    assert result.named("finalAnswer")[0]["text"] == f"{thought}It is noon."
+    assert len(model.asks) == 1
+    assert result.messages[-1] == {"role": "assistant", "content": "It is noon."}
+
+
+async def test_answer_of_nothing_but_reasoning_is_else_asked_for_again_and_then_told_as_that() -> None:
+    model = ScriptedModel(THOUGHT_ONLY, THOUGHT_ONLY)
+    result = await run(model)
+    assert len(model.asks) == 2
+    assert "ended with its reasoning" in result.named("finalAnswer")[0]["text"]
+    assert "noon" not in result.named("finalAnswer")[0]["text"]
+    assert [data["token"] for data in result.named("reasoning")] == ["It is ", "noon."] * 2
 
 
 async def test_inline_answer_is_what_was_streamed_also_when_thoughts_come_in_turns() -> None:

@@ -50,6 +50,8 @@ REQUIREMENTS = (
     Requirement("upstream-retry", "README", "failures before the first byte are retried and told"),
     Requirement("too-many", "README", "one run more than allowed is a 429 with Retry-After"),
     Requirement("models", "README", "/v1/models lists the models in OpenAI's form"),
+    Requirement("router", "README", "the alias gets the model that fits the run, and is told who answers"),
+    Requirement("router-fallback", "README", "a model that does not begin to answer gives way to the next"),
     Requirement("health", "README", "/healthz and /readyz answer"),
     Requirement("openapi", "first version", "the OpenAPI document describes every event that is sent"),
     Requirement("secrets", "README", "keys, headers and query strings show up nowhere"),

@@ -122,6 +122,7 @@ SAID: list[tuple[Any, dict[str, Any]]] = [
     (error("'messages.5' : property 'reasoning' is unsupported"), {"reasoning": "refused"}),
     # tools
     (error("small:latest does not support tools"), {"tools": False}),
+    (error("It can't be done: the model doesn't support tools"), {"tools": False}),
     (error("`tools` is not supported in this model"), {"tools": False}),
     (error('"auto" tool choice requires --enable-auto-tool-choice to be set'), {"tools": False}),
     (error("at most 128 entries", "tools"), {"maxTools": 128}),
@@ -186,12 +187,14 @@ def test_a_tool_that_is_complained_of_is_left_out_by_name(complaint: Any, name: 
     assert left == [each for each in NAMES if each != name]
 
 
-NOTHING = [
+NOTHING: list[Any] = [
     error("temperature must be at most 2", "temperature"),
     error("The model `m` does not exist"),
     error("The response was filtered due to the content management policy", code="content_filter"),
     error("An assistant message with 'tool_calls' must be followed by messages for each 'tool_call_id'."),
     error("something went wrong"),
+    error("Unexpected value: 'this model does not support tools, and unknown field stream_options'"),
+    error('"the system role is not supported" is no value that can be used here'),
     error("Please find another clock"),
     error(""),
     "",

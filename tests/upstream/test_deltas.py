@@ -23,7 +23,7 @@ def deltas_of(*chunks: Any) -> list[Delta]:
     """Decode a whole stream and leave the finish reason out."""
     deltas, decoder = decode(sse(*chunks, end("stop")))
     assert decoder.fault is None
-    deltas = [delta for delta in deltas if not isinstance(delta, Thought)]
+    deltas = [*filter(lambda delta: not isinstance(delta, Thought), deltas)]
     assert deltas.pop(-1 if not isinstance(deltas[-1], Usage) else -2) == STOP
     return deltas
 

@@ -111,8 +111,8 @@ CALLS: dict[str, tuple[str, Calls]] = {
     "function with JSON": ('<function=look_up>{"q": "tin"}</function>', ANY_TIN),
     "function with JSON over lines": ('<function=look_up>\n{"q": "tin"}\n</function>\n', ANY_TIN),
     "function with an argument called name": (
-        '<function=look_up>{"name": "Bob", "a": {"name": [{}]}}</function>',
-        [("look_up", {"name": "Bob", "a": {"name": [{}]}})],
+        '<function=look_up>{"name": ["Bob"], "a": {"name": "Bob"}}</function>',
+        [("look_up", {"name": ["Bob"], "a": {"name": "Bob"}})],
     ),
     "arguments with a name": (
         fenced('{"name": "look_up", "arguments": {"name": "Bob", "other": [{"name": 1}]}}'),
@@ -209,6 +209,9 @@ PROSE: dict[str, tuple[str, str | None]] = {
     "bad JSON for arguments": ('<tool_call>{"name": "clock", "arguments": "{"}</tool_call>', "clock"),
     "a number that is none": ('<tool_call>{"name": "clock", "arguments": {"n": 1e999}}</tool_call>', "clock"),
     "no object": ('<tool_call>"clock"</tool_call>', None),
+    "another wrong bracket": ('<tool_call>{"name": "clock", "arguments": {"a": [1}}</tool_call>', None),
+    "a list without commas": (f"<tool_call>[{CLOCK} {CLOCK}]</tool_call>", "clock"),
+    "a fence with two words": (fenced(CLOCK, "json call"), None),
     "an empty object": ("<tool_call>{}</tool_call>", None),
     "no JSON": ("<tool_call>{name: clock}</tool_call>", None),
     "bad JSON": ('<tool_call>{"name": "clock", "arguments": {,}}</tool_call>', None),
@@ -261,7 +264,8 @@ def test_call_after_what_was_only_shown_is_run(before: str) -> None:
 
 
 def test_reply_is_never_run_in_part() -> None:
-    for before in (f"{TAGGED} Now the other. ", f"{fenced(CLOCK)}\nThat was one.\n"):
+    shown = (f"{TAGGED} Now the other. ", f"`x`{TAGGED} Now the other. ", f"{fenced(CLOCK)}\nThat was one.\n")
+    for before in shown:
         assert told([before + TIN_TAGGED]) == (before + TIN_TAGGED, [], "clock")
 
 
@@ -389,19 +393,27 @@ def test_stream_that_broke_gives_what_was_held_as_text() -> None:
 # Bounds
 
 
+def block(length: int) -> str:
+    head, tail = '<tool_call>{"name": "look_up", "arguments": {"q": "', '"}}</tool_call>'
+    return head + "x" * (length - len(head) - len(tail)) + tail
+
+
+def cut(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
 @pytest.mark.parametrize("size", [1, 1000, 10 * MAX_HELD])
 def test_no_more_than_the_bound_is_held(size: int) -> None:
-    def block(length: int) -> str:
-        head, tail = '<tool_call>{"name": "look_up", "arguments": {"q": "', '"}}</tool_call>'
-        return head + "x" * (length - len(head) - len(tail)) + tail
-
-    def cut(text: str) -> list[str]:
-        return [text[start : start + size] for start in range(0, len(text), size)]
-
     largest, larger = block(MAX_HELD), block(MAX_HELD + 1)
-    assert told(cut("a " + largest))[::2] == ("a ", None)
-    assert told(cut("a " + larger)) == ("a " + larger, [], "look_up")
-    assert told(cut(larger + TAGGED)) == (larger + TAGGED, [], "look_up")
+    assert told(cut("a " + largest, size))[::2] == ("a ", None)
+    assert told(cut("a " + larger, size)) == ("a " + larger, [], "look_up")
+
+
+@pytest.mark.parametrize(("times", "left"), [(2, "look_up"), (5, "clock")])
+def test_block_that_is_much_too_large_is_read_no_further(times: int, left: str) -> None:
+    text = block(times * MAX_HELD) + TAGGED
+    assert told(cut(text, 1000)) == (text, [], left)
+    assert told([text]) == (text, [], left)
 
 
 def test_thoughts_behind_held_text_count_as_held() -> None:
@@ -442,7 +454,7 @@ def test_effort_grows_no_faster_than_the_text(beginning: str, unit: str) -> None
             times.append(time.process_time() - started)
         return min(times)
 
-    assert seconds(MAX_HELD) < 16 * 4 * seconds(MAX_HELD // 16)
+    assert seconds(MAX_HELD // 4) < 16 * 4 * seconds(MAX_HELD // 64)
 
 
 # Any text, any cut
