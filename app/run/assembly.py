@@ -174,10 +174,10 @@ def _strict_json(text: str) -> Json:
 
 
 def _is_text(value: Json) -> bool:
-    """Tell whether a value can be written as UTF-8: an escape may hide half a surrogate pair."""
+    """Tell whether a value can be written again: an escape may hide half a surrogate pair, 1e999 is infinite."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except (UnicodeEncodeError, RecursionError):
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -14,12 +14,11 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.metadata import version
-from typing import cast
 
 import anyio
 import anyio.abc
@@ -30,10 +29,12 @@ from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
 from app.toolbox.addresses import Refused
 from app.toolbox.admission import Admitted, Policy, judge_answers, judge_server
+from app.toolbox.bodies import WatchedBody, read_capped
 from app.toolbox.faults import (
     ENCODED,
     TOO_LARGE,
     TRANSPORT_ERRORS,
+    UNHEARD,
     Exchange,
     Fault,
     answer_in,
@@ -225,7 +226,7 @@ class Wire(httpx2.AsyncBaseTransport):
         exchange.status = response.status_code
         if fault is None:
             exchange.broke_off = False
-            response.stream = _Watched(response, None, self._on_stream_end or (lambda: _break_off(exchange)))
+            response.stream = WatchedBody(response, None, self._on_stream_end or (lambda: _break_off(exchange)))
         return response
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
@@ -276,6 +277,12 @@ class Wire(httpx2.AsyncBaseTransport):
         await self._wait_for_introduction()
         exchange.attempted, exchange.fault, exchange.status = True, None, None
         exchange.is_undispatched = exchange.is_said = False
+        with anyio.CancelScope(deadline=exchange.ends_at) as exchange.wait:
+            return await self._exchange(request, exchange, request_id)
+        # Nobody waits for it any more, and the server does not say even so much.
+        return self._failed(exchange, UNHEARD)
+
+    async def _exchange(self, request: httpx2.Request, exchange: Exchange, request_id: Json) -> httpx2.Response:
         try:
             response = await self._send(request)
             exchange.status = response.status_code
@@ -286,11 +293,11 @@ class Wire(httpx2.AsyncBaseTransport):
             if response.has_redirect_location and self._on_stream_end is None:
                 return await self._redirect(response)
             if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
-                response.stream = _Watched(
+                response.stream = WatchedBody(
                     response, self._limits.stream_bytes, lambda: _break_off(exchange), exchange=exchange
                 )
                 return response
-            body = await _read_capped(response, self._limits.reply_bytes)
+            body = await read_capped(response, self._limits.reply_bytes)
         except TRANSPORT_ERRORS as error:
             return self._failed(exchange, fault_of_error(error))
         if body is None:
@@ -336,41 +343,6 @@ class Wire(httpx2.AsyncBaseTransport):
         return httpx2.Response(202)
 
 
-class _Watched(httpx2.AsyncByteStream):
-    """A response body that is cut at a limit and tells when it has ended, however it did."""
-
-    def __init__(
-        self,
-        response: httpx2.Response,
-        limit: int | None,
-        ended: Callable[[], None],
-        *,
-        exchange: Exchange | None = None,
-    ) -> None:
-        self._exchange = exchange
-        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
-        self._limit = limit
-        self._ended = ended
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        try:
-            async for chunk in self._stream:
-                size += len(chunk)
-                if self._limit is not None and size > self._limit:
-                    raise httpx2.ReadError(TOO_LARGE.reason)
-                if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
-                    raise httpx2.ReadError("Nobody waits for this answer any more.")
-                yield chunk
-        except httpx2.HTTPError:
-            self._ended()
-            raise
-        self._ended()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
 _SYNTHETIC = json.dumps(
     {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "No MCP answer."}}, separators=(",", ":")
 ).encode()
@@ -379,19 +351,6 @@ _SYNTHETIC = json.dumps(
 
 def _break_off(exchange: Exchange) -> None:
     exchange.broke_off = True
-
-
-async def _read_capped(response: httpx2.Response, limit: int) -> bytes | None:
-    """Read a body; None where it is larger than the limit."""
-    body = bytearray()
-    try:
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > limit:
-                return None
-    finally:
-        await response.aclose()
-    return bytes(body)
 
 
 def _json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import httpx2
 import msgspec
+from anyio import CancelScope, current_time
 from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
 
 from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
@@ -53,6 +54,14 @@ class Exchange:
     """The error is the server's own word and not the SDK's."""
     ends_at: float = math.inf
     """When its answer, if it still comes, is cut: nobody waits for it any more."""
+    wait: CancelScope | None = None
+    """The wait for its answer, while there is one."""
+
+    def end_within(self, seconds: float) -> None:
+        """Nobody waits for its answer any more: what is under way may go on for so long."""
+        self.ends_at = current_time() + seconds
+        if self.wait is not None:
+            self.wait.deadline = self.ends_at
 
 
 under_way: ContextVar[Exchange | None] = ContextVar("under_way", default=None)
@@ -72,6 +81,7 @@ _REASONS: Mapping[type[Exception], Fault] = {
 """What is not in here was lost on the way: it may have been received, and it may have been executed."""
 
 TOO_LARGE = Fault("foreign", "The server's reply is too large.")
+UNHEARD = Fault("lost", "The server did not answer, and nobody waits for it any more.")
 ENCODED = Fault("foreign", "The server's reply is compressed, which was not asked for.")
 
 _STRANGER = re.compile(

@@ -362,7 +362,7 @@ class Connection:
         except MCPError as error:
             raise self._judged(trouble_from_error(error, exchange, self._server), exchange, error.code) from None
         finally:
-            exchange.ends_at = anyio.current_time() + _GRACE_SECONDS
+            exchange.end_within(_GRACE_SECONDS)
             self._calls.discard(scope)
             under_way.reset(token)
             if self._is_over:

@@ -12,6 +12,7 @@ from app.domain.messages import CallFragment, Delta, ReasoningDelta, TextDelta, 
 
 _KNOWN_CALL_FIELDS = frozenset({"index", "id", "type", "function", "name", "arguments"})
 _TEXT_KEYS = ("text", "content", "summary", "thinking", "reasoning", "refusal", "value")
+_LONGEST_INDEX = 9
 _REASONING_KINDS = ("thinking", "reasoning", "thought")
 
 
@@ -120,7 +121,7 @@ def _index(value: Json) -> int | None:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdecimal() else None
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_INDEX else None
 
 
 def merged_usage(so_far: Usage | None, value: Json) -> Usage | None:

@@ -1,0 +1,57 @@
+"""Bodies of an MCP server's answers, read within limits. Knows bytes, not what they say."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+import anyio
+import httpx2
+
+from app.toolbox.faults import TOO_LARGE, Exchange
+
+
+class WatchedBody(httpx2.AsyncByteStream):
+    """A response body that is cut at a limit and tells when it has ended, however it did."""
+
+    def __init__(
+        self,
+        response: httpx2.Response,
+        limit: int | None,
+        ended: Callable[[], None],
+        *,
+        exchange: Exchange | None = None,
+    ) -> None:
+        self._exchange = exchange
+        self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
+        self._limit = limit
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        try:
+            async for chunk in self._stream:
+                size += len(chunk)
+                if self._limit is not None and size > self._limit:
+                    raise httpx2.ReadError(TOO_LARGE.reason)
+                if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
+                    raise httpx2.ReadError("Nobody waits for this answer any more.")
+                yield chunk
+        except httpx2.HTTPError:
+            self._ended()
+            raise
+        self._ended()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def read_capped(response: httpx2.Response, limit: int) -> bytes | None:
+    """Read a body; None where it is larger than the limit."""
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > limit:
+                return None
+    finally:
+        await response.aclose()
+    return bytes(body)
