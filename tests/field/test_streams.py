@@ -175,6 +175,52 @@ ROWS: dict[str, Row] = {
         CLOCK,
         also=lambda run, _field: run.named("tool/call")[0]["content"] == "One moment.",
     ),
+    **{
+        f"FR-025 {name}": Row(
+            [text("I will look.\n"), text(written[:9]), text(written[9:]), end("stop")],
+            CLOCK,
+            also=lambda run, it: (
+                run.text == "I will look.\nDone."
+                and run.named("tool/call")[0]["content"] == "I will look.\n"
+                and run.named("tool/call")[0]["originalId"] is None
+                and echoed_calls(it.request(1))[0]["function"] == {"name": "clock", "arguments": "{}"}
+                and run.named("notice") == []
+            ),
+        )
+        for name, written in {
+            "in a tag": '<tool_call>{"name":"clock","arguments":{}}</tool_call>',
+            "in another tag": '<function_call>\n{"name":"clock","parameters":{}}\n</function_call>',
+            "as markup": "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
+            "announced": '[TOOL_CALLS][{"name":"clock","arguments":{}}]',
+            "announced by name": "[TOOL_CALLS]clock[ARGS]{}",
+            "in a fence": '```json\n{"name":"clock","arguments":{}}\n```\n',
+        }.items()
+    },
+    "FR-025 bare": Row([text('{"name":"clock",'), text('"arguments":{}}'), end("stop")], CLOCK),
+    **{
+        f"FR-025 {name}": Row([text(said), end("stop")], text=said, also=lambda run, _field: run.named("notice") == [])
+        for name, said in {
+            "spoken of": "Models write <tool_call> before and </tool_call> after a call.",
+            "shown": 'Write `<tool_call>{"name":"clock","arguments":{}}</tool_call>` for it.',
+            "another's name": '<tool_call>{"name":"delete_all","arguments":{}}</tool_call>',
+            "code": '```json\n{"name":"Ada","born":1815}\n```',
+            "cut": '<tool_call>{"name":"clock","argu',
+        }.items()
+    },
+    "FR-025 with prose after it": Row(
+        [text('<tool_call>{"name":"clock","arguments":{}}</tool_call> is what I would call.'), end("stop")],
+        text='<tool_call>{"name":"clock","arguments":{}}</tool_call> is what I would call.',
+        also=lambda run, _field: [data["code"] for data in run.named("notice")] == ["written_call"],
+    ),
+    "FR-025 beside a real call": Row(
+        [
+            text('<tool_call>{"name":"look_up","arguments":{}}</tool_call>'),
+            tc(fn("clock", "{}", index=0, id="c1")),
+            END,
+        ],
+        CLOCK,
+        also=lambda run, _field: [data["code"] for data in run.named("notice")] == ["written_call"],
+    ),
     "FR-026": Row(
         [tc(fn("save", '{"path":"a.txt","text":"lorem', index=0, id="c1")), end("length")],
         also=lambda run, it: (
@@ -236,6 +282,14 @@ async def test_report_of_a_stream_that_has_no_end_is_an_error_that_keeps_the_tex
     assert run.text == said
 
 
+async def test_fr_025_written_call_that_breaks_off_is_shown_as_the_text_it_was() -> None:
+    async with open_field([stream(text('So <tool_call>{"name":"clock"'), CUT)]) as it:
+        run = await it.run()
+    assert run.text == 'So <tool_call>{"name":"clock"'
+    assert run.last["code"] == "upstream_incomplete"
+    assert it.executed == []
+
+
 async def test_fr_033_answer_of_nothing_after_a_tool_is_asked_for_again_and_never_a_silent_blank() -> None:
     blank = stream(text(""), end())
     async with open_field([stream(tc(fn("clock", "{}", index=0, id="c1")), END), blank, blank]) as it:
@@ -255,10 +309,12 @@ async def test_fr_034_server_that_ignores_streaming_is_understood() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 async def test_kind_of_all_rows_any_cut_of_the_bytes_gives_the_same(size: int) -> None:
-    for number, row in ROWS.items():
-        body = b"".join(item if isinstance(item, bytes) else frame(item) for item in row.chunks) + DONE
-        pieces = [body[at : at + size * 40] for at in range(0, len(body), size * 40)]
-        async with open_field([Answer(pieces)]) as it:
+    answers: list[Answer] = []
+    async with open_field(lambda _: answers.pop() if answers else stream(text("Done."), end())) as it:
+        for number, row in ROWS.items():
+            body = b"".join(item if isinstance(item, bytes) else frame(item) for item in row.chunks) + DONE
+            answers = [Answer([body[at : at + size * 40] for at in range(0, len(body), size * 40)])]
+            it.executed.clear()
             run = await it.run()
-        assert sorted(it.executed, key=repr) == sorted(row.executed, key=repr), number
-        assert (run.last["status"], run.last.get("code")) == (row.status, row.code), number
+            assert sorted(it.executed, key=repr) == sorted(row.executed, key=repr), number
+            assert (run.last["status"], run.last.get("code")) == (row.status, row.code), number

@@ -163,6 +163,48 @@ def test_call_with_prose_after_it_stays_text_and_is_told(text: str, calls: Calls
     assert told(list(whole)) == (whole, [], calls[0][0])
 
 
+BARE: dict[str, tuple[str, Calls]] = {
+    "an object": (TIN, ANY_TIN),
+    "white space around it": (f"\n {TIN}\n", ANY_TIN),
+    "over lines": ('{\n  "name": "look_up",\n  "parameters": {\n    "q": "tin"\n  }\n}', ANY_TIN),
+    "one after the other": (f"{CLOCK}\n{TIN}", ANY_CLOCK + ANY_TIN),
+    "OpenAI's form": (f'{{"type": "function", "function": {TIN}}}', ANY_TIN),
+}
+
+
+@pytest.mark.parametrize(("text", "calls"), BARE.values(), ids=BARE.keys())
+def test_reply_that_is_nothing_but_the_object_of_a_call_is_one(text: str, calls: Calls) -> None:
+    before = text[: len(text) - len(text.lstrip())]
+    assert told([text]) == (before, calls, None)
+    assert told(list(text)) == (before, calls, None)
+
+
+BARE_PROSE: dict[str, tuple[str, str | None]] = {
+    "after prose": (f"So: {TIN}", None),
+    "after a line": (f"So:\n{TIN}", None),
+    "before prose": (f"{TIN} is what I would call.", "look_up"),
+    "another object": ('{"name": "Bob", "age": 3}', None),
+    "one that is not offered": ('{"name": "save", "arguments": {}}', None),
+    "more keys": ('{"name": "clock", "arguments": {}, "note": 1}', None),
+    "a list": (f"[{CLOCK}]", None),
+    "cut": ('{"name": "clock", "argu', None),
+}
+
+
+@pytest.mark.parametrize(("text", "left"), BARE_PROSE.values(), ids=BARE_PROSE.keys())
+def test_object_that_is_not_the_whole_reply_or_no_call_stays_text(text: str, left: str | None) -> None:
+    assert told([text]) == (text, [], left)
+    assert told(list(text)) == (text, [], left)
+
+
+def test_markup_of_a_call_that_came_for_real_is_no_call_that_was_left() -> None:
+    real = CallFragment(0, "c1", "clock", "{}")
+    given, written = heard([TextDelta(TAGGED), real, STOP])
+    assert given == [TextDelta(TAGGED), real, STOP]
+    assert written.left_as_text is None
+    assert heard([TextDelta(TIN_TAGGED), real, STOP])[1].left_as_text == "look_up"
+
+
 NOT_OFFERED = '{"name": "save", "arguments": {}}'
 
 PROSE: dict[str, tuple[str, str | None]] = {
