@@ -1,10 +1,10 @@
 """Recorded events as server-sent events: JSON bytes and an id become a frame, a batch of frames one write."""
 
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from app.domain.errors import Gone
 from app.journal.memory import Entry, RunLog
@@ -19,6 +19,14 @@ def frames_from_entries(entries: Sequence[Entry]) -> bytes:
     return b"".join([b"id: %d\nevent: %b\ndata: %b\n\n" % (id_, name.encode(), data) for id_, name, data in entries])
 
 
+class _Heartbeat(ServerSentEvent):
+    """A comment line. Without the blank line of a frame, which some readers take for an event without data."""
+
+    @override
+    def encode(self) -> bytes:
+        return b":\n"
+
+
 class RunStream(EventSourceResponse):
     """The events of a run from a cursor on, live, with a comment line as heartbeat.
 
@@ -31,7 +39,7 @@ class RunStream(EventSourceResponse):
             _batches(log, after),
             headers={**_HEADERS, "X-Run-Id": log.run_id},
             ping=heartbeat_seconds,
-            ping_message_factory=partial(ServerSentEvent, comment="", sep="\n"),
+            ping_message_factory=_Heartbeat,
             sep="\n",
             send_timeout=_WRITE_SECONDS,
         )

@@ -484,7 +484,7 @@ async def test_fr_107_nothing_waits_for_long_on_a_server_that_does_not_heed_that
 
 # FR-108, FR-109, FR-111: what reaches the reader, and when
 
-BEAT = ": \n"
+BEAT = "\n:"
 
 # By the phase without events: what the last event before it holds.
 
