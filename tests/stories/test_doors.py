@@ -356,6 +356,7 @@ async def test_every_event_that_is_sent_is_described_in_the_document() -> None:
             call(2, "c3", "nobody", "{}"),
             end("tool_calls"),
             usage(1, 1, prompt_tokens_details={"cached_tokens": 1}),
+            headers={"X-Inference-Provider": "p"},
         ),
         stream(text("ok"), end()),
         failure(401, "no"),
@@ -372,11 +373,11 @@ async def test_every_event_that_is_sent_is_described_in_the_document() -> None:
     for event in [*run.events, *failed.events]:
         RunEvent.model_validate(event.data)
         seen.add(event.name)
-    kinds = {"status", "server", "stream", "reasoning", "notice", "usage", "finalAnswer"}
+    kinds = {"status", "server", "routerMetadata", "stream", "reasoning", "notice", "usage", "finalAnswer"}
     assert seen == kinds | {f"tool/{kind}" for kind in ("call", "eta", "progress", "result", "error")}
     RunSnapshot.model_validate(snapshot)
     schemas = document["components"]["schemas"]
-    assert len(schemas["RunEvent"]["anyOf"]) == 16
+    assert len(schemas["RunEvent"]["anyOf"]) == 17
     assert "additionalProperties" not in schemas["RunSnapshot"]
     assert undescribed(document) == []
     content = document["paths"]["/v1/runs"]["post"]["responses"]["200"]["content"]
