@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.boundary import Boundary
 from tests.fakes.mcp_servers import wait_until
-from tests.fakes.service import StoppableServer
+from tests.fakes.stopping import StoppableServer
 
 pytestmark = pytest.mark.anyio
 

@@ -29,6 +29,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.domain.jsontypes import is_object
+from tests.fakes.stopping import StoppableServer
 
 Kind: TypeAlias = Literal["modern", "legacy", "legacy-stateless", "sse"]
 
@@ -227,7 +228,7 @@ async def _refuse_version(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Stoppable(uvicorn.Server):
+class _Stoppable(StoppableServer):
     """Tells when it listens, and can be stopped from another thread, with its connections cut."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -3,8 +3,8 @@
 import json
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from httpx_sse import EventSource
 from app.domain.spec import ServerSpec
 from app.main import create_app
 from app.settings import Settings
+from tests.fakes.stopping import StoppableServer
 from tests.fakes.upstream import FakeUpstream
 
 _TLS = ssl.create_default_context()  # once: building one costs more than a whole story
@@ -94,34 +95,6 @@ class Service:
 async def events(source: EventSource) -> AsyncGenerator[Event]:
     async for event in source.aiter_sse():
         yield Event(event.id, event.event, json.loads(event.data))
-
-
-class StoppableServer(uvicorn.Server):
-    """A server without signal handlers that stops at once when told to."""
-
-    async def main_loop(self) -> None:
-        while not self.should_exit:  # noqa: ASYNC110  # the library's own loop does so too, ten times slower
-            await anyio.sleep(0.01)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End as the library does, but look for the end of connections more often than each tenth of a second."""
-        for server in self.servers:
-            server.close()
-        for sock in sockets or ():
-            sock.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        with anyio.move_on_after(self.config.timeout_graceful_shutdown or 2) as limit:
-            while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # there is no event for it
-                await anyio.sleep(0.002)
-        if limit.cancelled_caught:
-            for task in self.server_state.tasks:
-                task.cancel()
-        await self.lifespan.shutdown()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
 
 @asynccontextmanager
