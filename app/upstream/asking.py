@@ -6,9 +6,10 @@ most `_MOST_CHANGES`. A candidate that does not begin to answer gives way to the
 Knows no HTTP.
 """
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from cachetools import LRUCache
 
@@ -25,6 +26,8 @@ from app.upstream.quirks import Quirks
 from app.upstream.request import body_from_ask, encodable, offered_tools
 from app.upstream.written import WrittenCalls
 
+_log = logging.getLogger(__name__)
+
 _MOST_CHANGES = 8
 _MOST_MODELS = 1024
 
@@ -39,9 +42,16 @@ class Lessons:
         """Return what was learned of a model, by the id that it is asked under."""
         return self._learned.get(model)
 
-    def learn(self, model: str, quirks: Quirks) -> None:
-        """Remember facts that a request of this process succeeded with."""
-        self._learned[model] = quirks
+    def learn(self, model: str, before: Quirks, after: Quirks) -> None:
+        """Remember what had to be changed for a request to succeed; what others have learned meanwhile stays."""
+        known = self._learned.get(model, before)
+        changed = {each.name: getattr(after, each.name) for each in fields(Quirks)}
+        changed = {name: value for name, value in changed.items() if value != getattr(before, name)}
+        if "leave_out" in changed:
+            changed["leave_out"] |= known.leave_out
+        if "refused_tools" in changed:
+            changed["refused_tools"] = tuple(dict.fromkeys((*known.refused_tools, *after.refused_tools)))
+        self._learned[model] = replace(known, **changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ class RunModel:
         self._candidates = candidates
         self._spec = spec
         self._at = 0
+        self._has_logged = False
         self._told: set[str | RouterMetadata] = set()
 
     def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
@@ -93,7 +104,7 @@ class RunModel:
 
     async def _open_at(self, candidate: Candidate, ask: Ask, tell: Tell) -> tuple[Stream, Sequence[Tool]]:
         """Ask one model, as often as something can be said differently."""
-        quirks = self._quirks(candidate)
+        before = quirks = self._quirks(candidate)
         tools, body = self._request(candidate, ask, quirks)
         self._tell_of_omissions(ask, tools, quirks, tell)
         sent = [body]
@@ -115,7 +126,7 @@ class RunModel:
             sent.append(body)
             tell(_notice(change))
         if len(sent) > 1:
-            self._lessons.learn(body["model"], quirks)
+            self._lessons.learn(body["model"], before, quirks)
         self._tell_who_answers(candidate.facts, stream.provider, tell)
         return stream, tools
 
@@ -143,6 +154,11 @@ class RunModel:
         if quirks.tools and left_out and len(tools) == quirks.max_tools:
             said = f"The model is offered {len(tools)} of {len(ask.tools)} tools, as many as it takes."
             self._tell_once(Notice("tools_left_out", said, {"offered": len(tools), "leftOut": left_out}), tell)
+        limit = quirks.description_characters
+        long = 0 if limit is None else sum(len(tool.spec.description) > limit for tool in tools)
+        if long and not self._has_logged:
+            self._has_logged = True
+            _log.info("descriptions of tools cut to the %d characters that the endpoint takes: %d", limit, long)
         if not quirks.images and any(map(_has_picture, ask.messages)):
             self._tell_once(Notice("images_left_out", "The model takes no images, so they were left out."), tell)
 
