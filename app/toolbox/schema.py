@@ -6,6 +6,7 @@ be called `default` or `type`, and what lies in `enum`, `const`, `default` or `e
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import TypeAlias
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
@@ -53,7 +54,8 @@ def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode(errors="surrogatepass")) > max_bytes:
         return f"Its schema is larger than {max_bytes} bytes."
-    if is_object(schema) and _Document(schema).has_foreign_reference():
+    may_refer = any(f'"{key}":' in text for key in REFERENCES)
+    if may_refer and is_object(schema) and _Document(schema).has_foreign_reference():
         return "Its schema refers to another document, which is never fetched."
     return None
 
@@ -77,15 +79,20 @@ class _Repair:
     """One walk through a schema, with what it may still visit."""
 
     def __init__(self, document: JsonObject) -> None:
-        self._document = _Document(document)
+        self._written = document
         self._left = MAX_NODES
         self._made: dict[_Path, JsonObject] = {}
         """Repaired schemas, by where they were in the document."""
         self._references: list[tuple[JsonObject, _Path]] = []
         """Repaired schemas that refer to others, and where those were."""
 
+    @cached_property
+    def _document(self) -> "_Document":
+        """Made where something refers to something only: most schemas have no reference."""
+        return _Document(self._written)
+
     def root(self) -> JsonObject:
-        root = self._made[()] = self._schema(self._document.root, (), 0)
+        root = self._made[()] = self._schema(self._written, (), 0)
         for _, target in self._references:  # grows while it is read
             if target not in self._made:
                 self._keep_as_definition(root, target)
