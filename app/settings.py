@@ -31,7 +31,7 @@ from app.toolbox.selection import servers_from_json
 from app.toolbox.server import ConnectionLimits
 from app.upstream import endpoint
 from app.upstream.catalogue import ListedModel, models_from_json
-from app.upstream.router import Router, router_from, routes_from_json
+from app.upstream.router import Router, require_listed, router_from, routes_from_json
 
 _INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
 _DOTENV = ".env"
@@ -57,6 +57,12 @@ def _blank_is_absent(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
 
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be blank")
+    return value.strip()
+
+
 def _sendable(key: SecretStr | None) -> SecretStr | None:
     text = key.get_secret_value() if key else ""
     if not (text.isascii() and text.isprintable() and " " not in text):
@@ -66,6 +72,7 @@ def _sendable(key: SecretStr | None) -> SecretStr | None:
 
 _Switch: TypeAlias = Annotated[bool, BeforeValidator(_exact_bool)]
 _Optional: TypeAlias = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+_Name: TypeAlias = Annotated[str, AfterValidator(_not_blank)]
 _Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent), AfterValidator(_sendable)]
 _Count: TypeAlias = Annotated[int, Field(ge=1)]
 _Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
@@ -99,7 +106,7 @@ class Settings(BaseSettings):
     use_user_token: _Switch = Field(False, alias="USE_USER_TOKEN")
     models: _Optional = Field(None, alias="MODELS")
     default_model: _Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
-    router_alias_id: Annotated[str, Field(min_length=1)] = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
+    router_alias_id: _Name = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
     router_routes_path: _Optional = Field(None, alias="LLM_ROUTER_ROUTES_PATH")
     router_default_route: _Optional = Field(None, alias="LLM_ROUTER_DEFAULT_ROUTE")
     router_fallback_model: _Optional = Field(None, alias="LLM_ROUTER_FALLBACK_MODEL")
@@ -219,13 +226,16 @@ class Settings(BaseSettings):
             except ValueError as error:
                 raise SettingsError(f"LLM_ROUTER_ROUTES_PATH: {error}") from None
         fallback = self.router_fallback_model
+        listed, alias = [model.id for model in models], self.router_alias_id
         is_wanted = routes is not None or fallback or self.router_enable_tools or self.router_enable_multimodal
+        if is_wanted and alias in listed:
+            raise SettingsError(f"MODELS: {alias!r} is the router's name; PUBLIC_LLM_ROUTER_ALIAS_ID gives it another.")
         if is_wanted and not (routes or fallback):
             # What a run would get that names no model is what it gets where no route is special.
-            default = None if self.default_model == self.router_alias_id else self.default_model
-            fallback = default or next((model.id for model in models), None)
+            is_usable = self.default_model != alias and (not listed or self.default_model in listed)
+            fallback = (self.default_model if is_usable else None) or next(iter(listed), None)
         try:
-            return router_from(
+            router = router_from(
                 routes=routes,
                 default_route=self.router_default_route,
                 fallback_model=fallback,
@@ -233,10 +243,20 @@ class Settings(BaseSettings):
                 tools_model=self.router_tools_model,
                 enable_multimodal=self.router_enable_multimodal,
                 multimodal_model=self.router_multimodal_model,
-                alias=self.router_alias_id,
+                alias=alias,
             )
+            if router and listed:
+                require_listed(router, listed, self._router_models())
         except ValueError as error:
             raise SettingsError(str(error)) from None
+        return router
+
+    def _router_models(self) -> dict[str, str | None]:
+        return {
+            "LLM_ROUTER_FALLBACK_MODEL": self.router_fallback_model,
+            "LLM_ROUTER_TOOLS_MODEL": self.router_tools_model if self.router_enable_tools else None,
+            "LLM_ROUTER_MULTIMODAL_MODEL": self.router_multimodal_model if self.router_enable_multimodal else None,
+        }
 
     def _endpoint(self) -> endpoint.Options:
         base_url = self.openai_base_url or endpoint.Options().base_url

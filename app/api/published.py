@@ -5,7 +5,7 @@ A test holds every kind of event that the service makes against these models, so
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel
 
 
 class _Published(BaseModel):
@@ -183,14 +183,46 @@ class ToolErrorEvent(_Published):
     duration: float
 
 
-class NoticeEvent(_Published):
-    """Something worth knowing; further fields name what it concerns."""
+NOTICES = {
+    "preparing_call": ("The model is writing a call.", "uuid name"),
+    "repeated_call": ("A call gave the same results before and was not run once more.", "uuid server tool"),
+    "output_truncated": ("A result was shortened, for the model or the reader.", "uuid"),
+    "written_call": ("The model wrote a call of the tool `name` into its text; it was not run.", "name"),
+    "tool_dropped": ("A tool is not offered; without `tool`, the rest of a server's.", "server tool"),
+    "tools_left_out": ("There are more tools than the model takes.", "offered leftOut"),
+    "tools_refused": ("The model takes no tools and was asked without.", ""),
+    "tool_choice_dropped": ("`tool_choice` names no tool that is offered.", ""),
+    "request_adapted": ("The model's endpoint refused a request, which was put otherwise.", ""),
+    "schema_adapted": ("The model's endpoint refused the schemas of tools, which were put otherwise.", ""),
+    "description_cut": ("The model's endpoint refused long descriptions of tools, which were shortened.", ""),
+    "images_left_out": ("The model takes no images.", ""),
+    "context_shortened": ("The conversation was too long; tool results were shortened.", ""),
+    "model_fallback": ("`model` could not be asked, so the next one of its route is.", "model"),
+    "round_limit": ("All `rounds` are used; the model is asked to close.", "rounds"),
+}
+"""What each code says, and the further fields that may come with it."""
+_CODES: list[JsonValue] = [
+    {"const": code, "description": f"{says} With: {fields.replace(' ', ', ')}." if fields else says}
+    for code, (says, fields) in NOTICES.items()
+]
 
-    model_config = ConfigDict(extra="allow", strict=True)
+
+class NoticeEvent(_Published):
+    """Something worth knowing; further fields name what it concerns. Ignore codes and fields that you do not know."""
 
     type: Literal["notice"]
-    code: str
+    code: str = Field(
+        json_schema_extra={"anyOf": [*_CODES, {"type": "string", "description": "More may come; ignore them."}]}
+    )
     message: str
+    uuid: str | None = Field(default=None, description="The call.")
+    name: str | None = Field(default=None, description="The tool, as the model knows it.")
+    server: str | None = Field(default=None, description="The tool's server.")
+    tool: str | None = Field(default=None, description="The tool, as its server knows it.")
+    model: str | None = Field(default=None, description="The model that did not answer.")
+    offered: int | None = Field(default=None, description="How many tools the model is offered.")
+    left_out: int | None = Field(default=None, alias="leftOut", description="How many it is not.")
+    rounds: int | None = Field(default=None, description="How many rounds the run may have.")
 
 
 class UsageCounts(_Published):

@@ -27,6 +27,8 @@ class Ask:
     tool_choice: str | JsonObject = "auto"
     tool_prompt: str = ""
     """With what the system message begins because of the tools; it goes where none are sent after all."""
+    withheld: Sequence[Tool] = ()
+    """Tools of the run that may not be called now: they are not sent, but the model may still write calls of them."""
     thoughts: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     """What the model thought in earlier replies of the run, by the id of the reply's first call (`Thought.fields`)."""
 

@@ -106,7 +106,7 @@ class Snapshot:
             self.bytes += size
 
     def _apply_state(self, event: events.Event) -> None:
-        if isinstance(event, events.Prepared):
+        if isinstance(event, events.Prepared | events.RouterMetadata):
             self._data["model"] = event.model
         elif isinstance(event, events.UsageReport):
             self._usage = events.usage_json(event.usage)

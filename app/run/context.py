@@ -17,15 +17,17 @@ _HALF = 0.5
 _MARGIN = 0.1
 """Tokens are no characters, and the next answer needs room."""
 _SMALLEST_WINDOW = 256
-_NUMBER = re.compile(r"\d{1,3}(?:[,_]\d{3})+(?![\d,_])|\d+")
+_NUMBER = re.compile(r"(?<![\w.-])(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?![\w-])")
 
 
 def excess_from_error(text: str) -> float:
     """Tell how much of a conversation must go, as a part of it: by the numbers in the endpoint's words, else half.
 
-    The two largest numbers are taken for the length that was sent and the length that is allowed.
+    The two largest numbers are taken for the length that was sent and the length that is allowed. `text` may begin with
+    the status, as our errors do.
     """
-    numbers = sorted({int(re.sub("[,_]", "", found)) for found in _NUMBER.findall(text) if len(found) < 12})
+    words = text.partition(": ")[2] or text
+    numbers = sorted({int(re.sub("[,_]", "", found)) for found in _NUMBER.findall(words) if len(found) < 12})
     if len(numbers) < 2 or numbers[-2] < _SMALLEST_WINDOW:
         return _HALF
     excess = 1 - numbers[-2] / numbers[-1] + _MARGIN

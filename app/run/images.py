@@ -13,6 +13,10 @@ _IMAGE_KEYS = frozenset({"image", "image_url", "input_image"})
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _MOST_PICTURES = 8
 """Of one round: each costs the model about as much as a page of text."""
+NO_PICTURES: Message = {
+    "role": "user",
+    "content": "[Images of the tools were left out here, because the conversation is longer than the model takes.]",
+}
 _REFERENCE = re.compile(r"image_([1-9][0-9]{0,3})")
 
 

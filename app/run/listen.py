@@ -47,7 +47,9 @@ class Ears:
             if self.content or self.thought or not talk.shorten(excess):
                 raise
         self.emit(
-            Notice("context_shortened", "The conversation was too long for the model; tool results were shortened.")
+            Notice(
+                "context_shortened", "The conversation was too long for the model; what tools gave back was shortened."
+            )
         )
         return await self.hear_reply(ask())
 

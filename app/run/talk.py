@@ -10,7 +10,7 @@ from app.domain.messages import Message, Reply, ToolCall
 from app.domain.ports import Ask, RunRecord, Toolbox
 from app.run.context import with_shorter_results
 from app.run.history import valid_history
-from app.run.images import pictures_message
+from app.run.images import NO_PICTURES, pictures_message
 
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _SYSTEM_ROLES = ("system", "developer")
@@ -59,7 +59,7 @@ class Talk:
 
     def shorten(self, excess: float) -> bool:
         """Make the conversation shorter by a part of its text, at the cost of tool results; tells whether it is."""
-        kept = [message for message in self.messages if message not in self.pictures]
+        kept = [NO_PICTURES if message in self.pictures else message for message in self.messages]
         shorter = with_shorter_results(kept, excess)
         is_shorter = shorter != self.messages
         self.messages = shorter
@@ -68,7 +68,9 @@ class Talk:
 
     def question(self) -> Ask:
         """Ask with all tools."""
-        return Ask(self.messages, self.toolbox.tools, self.tool_choice, self.tool_prompt, self.thoughts)
+        return Ask(
+            self.messages, self.toolbox.tools, self.tool_choice, tool_prompt=self.tool_prompt, thoughts=self.thoughts
+        )
 
     def nudge(self, text: str) -> Ask:
         """Ask with one more user message for this once, which the conversation does not keep."""
@@ -76,12 +78,16 @@ class Talk:
 
     def closing_question(self, instruction: str) -> Ask:
         """Ask without tools; the instruction takes the place of a further system message."""
-        return Ask((*self.messages, {"role": "user", "content": instruction}), thoughts=self.thoughts)
+        messages = (*self.messages, {"role": "user", "content": instruction})
+        return Ask(messages, withheld=self.toolbox.tools, thoughts=self.thoughts)
 
     def _with_thought(self, message: Message, thought: JsonObject) -> Message:
         if not (thought and self.keeps_reasoning):
             return message
-        return {**thought, **message, "content": thought.get("content", "") + message["content"]}
+        before: str = thought.get("content", "")
+        if before and message["content"] and "</think>" not in before:
+            before += "</think>\n\n"  # what follows is no thought any more
+        return {**thought, **message, "content": before + message["content"]}
 
 
 def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:

@@ -202,7 +202,7 @@ class McpToolbox:
         entry = self._entries[tool.spec.name]
         seconds = entry.berth.server.timeout_seconds or self._options.connection.call_seconds
         try:
-            fitted = fitted_arguments(arguments, entry.listed.parameters)
+            fitted = fitted_arguments(arguments, entry.listed.written)
             raw = await entry.berth.call(entry.listed, fitted, on_progress, seconds)
         except Trouble as trouble:
             return _outcome_of_trouble(trouble, tool)

@@ -34,6 +34,8 @@ class ListedTool:
     """Never empty for a tool that can be offered."""
     parameters: JsonObject = field(default_factory=dict[str, Json])
     """The repaired schema."""
+    written: JsonObject = field(default_factory=dict[str, Json])
+    """The schema as the server wrote it, which arguments are fitted to."""
     hints: JsonObject = field(default_factory=dict[str, Json])
     """What the server claims of the tool's effects, in MCP's words. Claims, never grants."""
     param_headers: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
@@ -108,6 +110,7 @@ class _Reader:
             wire_name=entry["name"],
             description=_description(name, (entry.get("description"), entry.get("title"), claims.get("title"))),
             parameters=repair_schema(schema),
+            written=schema,
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
             param_headers=x_mcp_header_map(schema) if self._modern else {},
         )

@@ -12,11 +12,7 @@ from typing import Final
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
-REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-"""Keywords that refer to other schemas; the first is the only one that is left after repair."""
-_OLD = frozenset(
-    {"items", "additionalItems", "dependencies", "exclusiveMinimum", "exclusiveMaximum", "nullable", *REFERENCES[1:]}
-)
+_OLD = frozenset({"items", "additionalItems", "dependencies", "exclusiveMinimum", "exclusiveMaximum", "nullable"})
 """Keywords that mean something else in other versions of JSON Schema, or are gone from it."""
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _WORDS = {word: word for word in _TYPES} | {
@@ -29,11 +25,18 @@ _WORDS = {word: word for word in _TYPES} | {
     **dict.fromkeys(("none", "nil", "undefined"), "null"),
 }
 """Type words as people write them, in small letters."""
-ANY = [word for word in _TYPES if word != "integer"]
 BOOLEANS = {"true": True, "false": False}
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?")
 GONE: Final = object()
 """Stands for a keyword, or a schema, that goes."""
+ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format"}
+)
+_OF_DOCUMENTS = ("$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment")
+UNREAD = ANNOTATIONS.union(_OF_DOCUMENTS, {"id"})
+"""Keywords without which the same values are allowed."""
+_WHOLE = frozenset({"$ref", "allOf", "const"})
+"""Keywords that decide together with those beside them, so that null is an alternative to all of them."""
 
 
 def modernized(node: JsonObject) -> JsonObject:
@@ -43,9 +46,6 @@ def modernized(node: JsonObject) -> JsonObject:
     if not _OLD & node.keys():
         return node
     node = dict(node)
-    for old in REFERENCES[1:]:
-        if old in node:
-            node.setdefault("$ref", node.pop(old))
     for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if node.get(exclusive) is True and plain in node:
             node[exclusive] = node.pop(plain)
@@ -90,13 +90,15 @@ def _settle_items(node: JsonObject) -> None:
 
 
 def _allow_null(node: JsonObject) -> None:
+    if not _WHOLE.isdisjoint(node):
+        rest = [key for key in node if key not in UNREAD and key not in {"$defs", "definitions"}]
+        node["anyOf"] = [{key: node.pop(key) for key in rest}, {"type": "null"}]
+        return
     for key, null in (("anyOf", {"type": "null"}), ("oneOf", {"type": "null"}), ("type", "null"), ("enum", None)):
         known: Json = node.get(key)
         if known:
             node[key] = [*(known if is_array(known) else [known]), null]
             return
-    if "$ref" in node:
-        node["anyOf"] = [{"$ref": node.pop("$ref")}, {"type": "null"}]
 
 
 def is_schema(value: Json) -> bool:
@@ -117,6 +119,22 @@ def _types(value: Json) -> Json:
         return GONE
     unique: list[Json] = list(dict.fromkeys(words))
     return unique[0] if isinstance(value, str) and len(unique) == 1 else unique
+
+
+def type_of_all(values: list[Json]) -> str | None:
+    """Return the type that all values have; None where they have several."""
+    words = {_type_of(value) for value in values}
+    if words == {"integer", "number"}:
+        return "number"
+    return words.pop() if len(words) == 1 else None
+
+
+def _type_of(value: Json) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    if isinstance(value, int | float):
+        return "integer" if isinstance(value, int) else "number"
+    return "string" if isinstance(value, str) else "array" if is_array(value) else "object"
 
 
 def _number(value: Json) -> Json:
@@ -178,8 +196,7 @@ def _examples(value: Json) -> Json:
 
 
 FIXES: dict[str, Callable[[Json], Json]] = {
-    **dict.fromkeys(("$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"), lambda _: GONE),
-    **dict.fromkeys(("$vocabulary", "$comment"), lambda _: GONE),
+    **dict.fromkeys((*_OF_DOCUMENTS, "$dynamicRef", "$recursiveRef"), lambda _: GONE),
     "id": lambda value: GONE if isinstance(value, str) else value,
     "default": lambda value: GONE if value is None else value,
     **dict.fromkeys(("title", "description", "format", "pattern", "$ref"), _text),

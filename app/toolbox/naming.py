@@ -1,6 +1,7 @@
 """What the model calls a tool. Pure, and the same in every process; knows names only.
 
-Providers take `^[a-zA-Z0-9_-]{1,64}$`. The way back to (server, original name) is the caller's list, by position.
+Providers take `^[a-zA-Z0-9_-]{1,64}$`, and some want a letter or `_` first. The way back to (server, original name) is
+the caller's list, by position.
 """
 
 import re
@@ -40,7 +41,12 @@ def exposed_names(tools: Sequence[tuple[ServerSpec, str]], *, taken: Collection[
 
 
 def _plain(name: str) -> str:
-    return _cut(_clean(name) or "tool", name)
+    clean = _clean(name)
+    if not name:
+        return "tool"
+    if not clean.strip("_-"):
+        return f"tool_{_digest(name)}"
+    return _cut(clean if clean[0] == "_" or clean[0].isalpha() else f"_{clean}", name)
 
 
 def _clean(name: str) -> str:
@@ -51,8 +57,11 @@ def _cut(name: str, identity: str) -> str:
     """Shorten a name that is too long; a hash of what it stands for keeps two with the same beginning apart."""
     if len(name) <= MAX_NAME_CHARACTERS:
         return name
-    digest = sha256(identity.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{name[: MAX_NAME_CHARACTERS - 9]}_{digest}"
+    return f"{name[: MAX_NAME_CHARACTERS - 9]}_{_digest(identity)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def _free(name: str, used: set[str], numbers: dict[str, "count[int]"]) -> str:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TypeAlias
-from urllib.parse import quote, unquote, urldefrag, urljoin
+from urllib.parse import quote, unquote
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.toolbox.keywords import ANY, BOOLEANS, FIXES, GONE, REFERENCES, is_schema, modernized
+from app.toolbox.keywords import ANNOTATIONS, BOOLEANS, FIXES, GONE, UNREAD, is_schema, modernized, type_of_all
 
 MAX_DEPTH = 32
 MAX_NODES = 2000
@@ -37,9 +37,13 @@ _SIGNS = {
     "object": ("properties", "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties"),
     "array": ("items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "string": ("minLength", "maxLength", "pattern", "contentEncoding", "contentMediaType"),
 }
-_NOTHING: list[Json] = [{"not": {}}, {"not": True}]
-"""Schemas that allow nothing, as generators write them for what may be absent."""
+_TEXT_FORMATS = frozenset({"date-time", "date", "time", "email", "hostname", "ipv4", "ipv6", "uri", "url", "uuid"})
+_TESTS = frozenset({"not", "if"})
+"""Keywords that hold a schema which allows less of all where it is weakened."""
+_NOTHING: JsonObject = {"not": {}}
+"""Allows nothing, as generators write it for what may be absent."""
 _TWINS: Mapping[str, str] = {"definitions": "$defs", "$defs": "definitions"}
 """A name of the place of definitions, and the one that it has in other versions of JSON Schema."""
 
@@ -54,8 +58,7 @@ def schema_refused(schema: Json, *, max_bytes: int) -> str | None:
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode(errors="surrogatepass")) > max_bytes:
         return f"Its schema is larger than {max_bytes} bytes."
-    may_refer = any(f'"{key}":' in text for key in REFERENCES)
-    if may_refer and is_object(schema) and _Document(schema).has_foreign_reference():
+    if '"$ref":' in text and is_object(schema) and _Document(schema).has_foreign_reference:
         return "Its schema refers to another document, which is never fetched."
     return None
 
@@ -65,10 +68,11 @@ def repair_schema(schema: Json) -> JsonObject:
 
     The root is an object schema; objects have `properties`, arrays `items`. Slips and older versions of JSON Schema
     become what was surely meant, keywords that make no sense go, as do `default: null` and what only describes the
-    document. A missing type is inferred unless another keyword decides, and boolean sub-schemas become objects or go.
-    Each reference leads to a schema within the document. Total, idempotent, and the input is not changed. What lies
-    below `MAX_DEPTH` or after the first `MAX_NODES` sub-schemas becomes `{}`; `schema_refused` reports such schemas
-    before.
+    document. A missing type is added where all choices have it, or where a keyword means something for it only; what
+    gives no such sign stays open. Boolean sub-schemas become objects or go. Each reference leads to a schema within the
+    document. What must not hold, or is a condition, goes where less of it would be left. Total, idempotent, and the
+    input is not changed. What lies below `MAX_DEPTH` or after the first `MAX_NODES` sub-schemas becomes `{}`;
+    `schema_refused` reports such schemas before.
     """
     said: JsonObject = schema if is_object(schema) else {}
     document = {key: value for key, value in said.items() if key != "nullable"} | {"type": "object"}
@@ -85,6 +89,8 @@ class _Repair:
         """Repaired schemas, by where they were in the document."""
         self._references: list[tuple[JsonObject, _Path]] = []
         """Repaired schemas that refer to others, and where those were."""
+        self._lost = 0
+        """What was dropped so far, so that the result allows more."""
 
     @cached_property
     def _document(self) -> "_Document":
@@ -101,7 +107,7 @@ class _Repair:
             place = places.get(id(self._made[target]))
             if place is None:
                 del node["$ref"]
-                _settle_type(node, ANY)
+                _settle_type(node)
             elif node["$ref"][:2] not in {"#", "#/"} or _steps(unquote(node["$ref"])) != place:
                 node["$ref"] = _pointer(place)
         return root
@@ -118,6 +124,7 @@ class _Repair:
     def _schema(self, node: JsonObject, path: _Path, depth: int) -> JsonObject:
         self._left -= 1
         if depth > MAX_DEPTH or self._left < 0:
+            self._lost += 1
             return {}
         node = modernized(node)
         repaired: JsonObject = {}
@@ -125,16 +132,17 @@ class _Repair:
             fixed = self._keyword(key, value, (*path, key), depth)
             if fixed is not GONE:
                 repaired[key] = fixed
+            elif key not in UNREAD:
+                self._lost += 1
         _settle_required(node, repaired)
-        is_open = _is_wild(node.get("type"))
         if "$ref" in repaired:
             target = self._document.target(repaired["$ref"], path)
             if target is None:
                 del repaired["$ref"]
-                is_open = True
+                self._lost += 1
             else:
                 self._references.append((repaired, target))
-        _settle_type(repaired, ANY if is_open else "string")
+        _settle_type(repaired)
         return repaired
 
     def _keyword(self, key: str, value: Json, path: _Path, depth: int) -> Json:
@@ -147,7 +155,9 @@ class _Repair:
                 return GONE
             keep = key in _DEFINITIONS
             entries = {name: self._sub(sub, (*path, name), depth, keep=keep) for name, sub in value.items()}
-            return {name: sub for name, sub in entries.items() if sub is not GONE}
+            kept = {name: sub for name, sub in entries.items() if sub is not GONE}
+            self._lost += len(kept) < len(entries)
+            return kept
         if key in _LISTS and key != "items":
             return self._list(key, [value] if is_object(value) else value, path, depth)
         return self._single(key, value, path, depth) if key in _SINGLES else value
@@ -157,19 +167,35 @@ class _Repair:
             return GONE
         # An entry of a tuple means its place: what allows nothing or is no schema stays there.
         keep = key not in _BRANCH_LISTS
-        subs = [
-            self._sub(sub, (*path, str(index)), depth, keep=keep)
-            for index, sub in enumerate(value)
-            if keep or (is_schema(sub) and sub not in _NOTHING)
-        ]
-        return [sub for sub in subs if sub is not GONE] or GONE
+        subs: list[Json] = []
+        for index, sub in enumerate(value):
+            place = (*path, str(index))
+            made = self._sub(sub, place, depth, keep=keep) if keep or is_schema(sub) else GONE
+            if made is GONE or (made == _NOTHING and not keep):
+                self._lost += key == "allOf"
+                self._made.pop(place, None)
+            else:
+                subs.append(made)
+        return subs or GONE
 
     def _single(self, key: str, value: Json, path: _Path, depth: int) -> Json:
         if isinstance(value, str):
             value = BOOLEANS.get(value.lower(), value)
         if not is_schema(value) or (key in _LIMITS and isinstance(value, bool)):
             return value if isinstance(value, bool) else GONE
-        return self._sub(value, path, depth, keep=False)
+        return (self._test if key in _TESTS else self._sub)(value, path, depth, keep=False)
+
+    def _test(self, value: Json, path: _Path, depth: int, *, keep: bool) -> Json:
+        """Repair what must not hold, or is a condition: it goes where less of it is left, which would forbid more."""
+        made, references, lost = len(self._made), len(self._references), self._lost
+        sub = self._sub(value, path, depth, keep=keep)
+        says_less = self._lost > lost or (is_object(sub) and sub.keys() <= ANNOTATIONS)
+        if not value or value is True or not says_less:
+            return sub
+        while len(self._made) > made:
+            self._made.popitem()
+        del self._references[references:]
+        return GONE
 
     def _sub(self, value: Json, path: _Path, depth: int, *, keep: bool) -> Json:
         """Repair a sub-schema. One that allows nothing goes, or is written as an object where it must be kept."""
@@ -194,11 +220,15 @@ def _settle_required(node: JsonObject, repaired: JsonObject) -> None:
         repaired["required"] = list(dict.fromkeys(kept + own))
 
 
-def _settle_type(node: JsonObject, fallback: Json) -> None:
-    """Give a schema its type where nothing else decides, and what each type needs."""
-    if node and "type" not in node and not any(key in node for key in _DECIDERS):
-        signs = (word for word, keywords in _SIGNS.items() if any(key in node for key in keywords))
-        node["type"] = next(signs, None) or _type_of(node.get("default")) or fallback
+def _settle_type(node: JsonObject) -> None:
+    """Give a schema its type where its keywords tell one, and what each type needs."""
+    if "type" not in node:
+        word = type_of_all(node["enum"]) if "enum" in node else None
+        if word is None and not any(key in node for key in _DECIDERS):
+            signs = (word for word, keywords in _SIGNS.items() if any(key in node for key in keywords))
+            word = next(signs, "string" if node.get("format") in _TEXT_FORMATS else None)
+        if word is not None:
+            node["type"] = word
     kind: Json = node.get("type")
     if kind == "object" or (is_array(kind) and "object" in kind):
         node.setdefault("properties", {})
@@ -206,78 +236,40 @@ def _settle_type(node: JsonObject, fallback: Json) -> None:
         node.setdefault("items", {})
 
 
-def _type_of(default: Json) -> str | None:
-    if isinstance(default, bool):
-        return "boolean"
-    if isinstance(default, int | float):
-        return "number"
-    return "array" if is_array(default) else "object" if is_object(default) else None
-
-
-def _is_wild(kind: Json) -> bool:
-    words = kind if is_array(kind) else [kind]
-    return any(isinstance(word, str) and word.lower() in {"any", "mixed", "unknown"} for word in words)
-
-
 class _Document:
-    """A schema as it was written: where its references lead, also by the names that it gives to its parts."""
+    """A schema as it was written: where its references lead."""
 
     def __init__(self, root: JsonObject) -> None:
         self.root = root
-        self._resources: dict[str, _Path] = {"": ()}
-        self._anchors: dict[tuple[str, str], _Path] = {}
-        self._bases: dict[_Path, str] = {}
-        """The base addresses of schemas that refer to others."""
+        self.has_foreign_reference = False
+        own: Json = root.get("$id")
+        self._address = own if isinstance(own, str) and not own.startswith("#") else ""
         self._scopes: list[_Path] = []
-        left: list[tuple[JsonObject, _Path, str, int]] = [(root, (), "", 0)]
+        left: list[tuple[JsonObject, _Path]] = [(root, ())]
         for _ in range(MAX_NODES):
             if not left:
                 break
-            node, path, base, depth = left.pop()
-            base = self._note(node, path, base)
-            if depth < MAX_DEPTH:
-                left += [(sub, path + steps, base, depth + 1) for steps, sub in _subschemas(node)]
+            node, path = left.pop()
+            reference: Json = node.get("$ref")
+            if isinstance(reference, str) and self._local(reference)[:1] not in {"", "#"}:
+                self.has_foreign_reference = True
+            if path and len(self._scopes) < _MAX_SCOPES and not _DEFINITIONS.isdisjoint(node):
+                self._scopes.append(path)
+            if len(path) < 2 * MAX_DEPTH:
+                left += [(sub, path + steps) for steps, sub in _subschemas(node)]
 
-    def _note(self, node: JsonObject, path: _Path, base: str) -> str:
-        """Keep what a schema says of names, and return the base address of those within it."""
-        own: Json = node.get("$id")
-        if isinstance(own, str) and own.startswith("#"):
-            self._anchors.setdefault((base, own[1:]), path)  # an anchor up to draft 7
-        elif isinstance(own, str):
-            base = _address(base, own)[0]
-            self._resources.setdefault(base, path)
-        for key in ("$anchor", "$dynamicAnchor"):
-            if isinstance(node.get(key), str):
-                self._anchors.setdefault((base, node[key]), path)
-        if any(isinstance(node.get(key), str) for key in REFERENCES):
-            self._bases[path] = base
-        if path and len(self._scopes) < _MAX_SCOPES and not _DEFINITIONS.isdisjoint(node):
-            self._scopes.append(path)
-        return base
-
-    def has_foreign_reference(self) -> bool:
-        for path, base in self._bases.items():
-            node = self.at(path)
-            for key in REFERENCES:
-                reference: Json = node.get(key)
-                if isinstance(reference, str) and reference[:1] not in {"", "#"}:
-                    address, fragment = _address(base, reference)
-                    if address not in self._resources and (address, fragment) not in self._anchors:
-                        return True
-        return False
+    def _local(self, reference: str) -> str:
+        return reference.removeprefix(self._address)
 
     def target(self, reference: str, path: _Path) -> _Path | None:
         """Return where the schema is that the one at `path` refers to; None where the document has none."""
-        base = self._bases.get(path, "")
-        address, fragment = _address(base, reference)
-        if fragment and not fragment.startswith("/"):
-            return self._anchors.get((address, fragment))
-        if address not in self._resources:
+        local = self._local(reference)
+        if local not in {"", "#"} and not local.startswith("#/"):
             return None
         # Embedded as it was, a schema still refers to definitions of its own as if it were the root.
-        around = [scope for scope in self._scopes if path[: len(scope)] == scope] if address == base else []
-        for scope in (self._resources[address], *reversed(around)):
-            for spelling in (unquote(fragment), fragment):
+        around = [scope for scope in self._scopes if path[: len(scope)] == scope]
+        for scope in ((), *reversed(around)):
+            for spelling in (unquote(local), local):
                 target = self._follow(scope, spelling)
                 if target is not None:
                     return target
@@ -302,17 +294,6 @@ def _below(value: Json, step: str) -> Json:
         return value.get(step)
     is_index = is_array(value) and step.isdecimal() and len(step) < 6 and int(step) < len(value)
     return value[int(step)] if is_index else None
-
-
-def _address(base: str, reference: str) -> tuple[str, str]:
-    """Split a reference into the address of its document and what it names there."""
-    if reference.startswith("#"):
-        return base, reference[1:]
-    try:
-        address, fragment = urldefrag(urljoin(base, reference))
-    except ValueError:
-        return reference, ""
-    return address, fragment
 
 
 def _pointer(path: _Path) -> str:

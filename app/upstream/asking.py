@@ -1,13 +1,13 @@
 """One run's model: what it is asked in, which candidate answers, what its endpoint has to be told otherwise.
 
-A refusal (400, 422) that points at something that can be said differently changes the request; what then worked is
-remembered for that model for the life of the process. Each change is new: no request is sent twice, and there are at
-most `_MOST_CHANGES`. A candidate that does not begin to answer gives way to the next one for the rest of the run.
-Knows no HTTP.
+A refusal (400, 404, 422) that points at something that can be said differently changes the request; what then helped,
+which is that the complaint was not heard again, is remembered for that model for the life of the process. Each change
+is new: no request is sent twice, and there are at most `_MOST_CHANGES`. A candidate that does not begin to answer gives
+way to the next one for the rest of the run. Knows no HTTP.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 
@@ -19,16 +19,17 @@ from app.domain.jsontypes import JsonObject, is_array, is_object
 from app.domain.messages import Delta, Message, Tool
 from app.domain.ports import Ask, ModelFacts, Tell
 from app.domain.spec import RunSpec
-from app.upstream.adapt import Change, Refused, changes
+from app.upstream.adapt import changes
 from app.upstream.endpoint import Endpoint, Refusal, Stream
-from app.upstream.messages import without_tool_prompt
+from app.upstream.messages import with_tools_named
 from app.upstream.quirks import Quirks
-from app.upstream.request import body_from_ask, encodable, offered_tools
+from app.upstream.refusal import Change, Refused
+from app.upstream.request import body_from_ask, chosen_name, encodable, fit_schemas, offered_tools, refused_tools
 from app.upstream.written import WrittenCalls
 
 _log = logging.getLogger(__name__)
 
-_MOST_CHANGES = 8
+_MOST_CHANGES = 16
 _MOST_MODELS = 1024
 
 
@@ -73,62 +74,82 @@ class RunModel:
         self._spec = spec
         self._at = 0
         self._has_logged = False
-        self._told: set[str | RouterMetadata] = set()
+        self._told: set[str] = set()
+        self._kept: set[str] = set()  # names of the tools that were offered
+        self._answers: RouterMetadata | None = None
 
     def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        return offered_tools(tools, self._quirks(self._candidates[self._at]))
+        return self._offered(tools, self._quirks(self._candidates[self._at]))
 
     @asynccontextmanager
     async def stream(self, ask: Ask, tell: Tell) -> AsyncGenerator[AsyncIterator[Sequence[Delta]]]:
-        stream, tools = await self._open(ask, tell)
-        batches = stream.batches()
-        heard = _with_written_calls(batches, tools, tell) if tools else batches
+        answer = await self._open(ask, tell)
+        heard = self._with_written_calls(answer, ask, tell)
         try:
             yield heard
         finally:
             # In this order: a generator must not be left to the garbage collector, which closes it in another task.
-            await stream.close(heard, batches)
+            await answer.stream.close(heard, answer.batches)
 
-    async def _open(self, ask: Ask, tell: Tell) -> tuple[Stream, Sequence[Tool]]:
+    async def _open(self, ask: Ask, tell: Tell) -> "_Answer":
+        """Ask the candidates, from the one that answered last on, until one has begun to answer."""
         while True:
-            candidate = self._candidates[self._at]
+            candidate, is_last = self._candidates[self._at], self._at + 1 >= len(self._candidates)
             try:
-                return await self._open_at(candidate, ask, tell)
+                answer = await self._open_at(candidate, ask, tell)
+                if not is_last:
+                    await answer.begin()
             except RunError as error:
-                if self._at + 1 >= len(self._candidates) or isinstance(error, ContextLengthExceeded):
+                if is_last or isinstance(error, ContextLengthExceeded):
                     raise
                 self._at += 1
                 following = self._candidates[self._at].facts.id
-                said = f"{candidate.facts.id} could not be asked, so {following} is. {error}"
+                said = f"{candidate.facts.id} did not answer, so {following} is asked. {error}"
                 tell(Notice("model_fallback", said, {"model": candidate.facts.id}))
+            else:
+                self._tell_who_answers(candidate.facts, answer.stream.provider, tell)
+                return answer
 
-    async def _open_at(self, candidate: Candidate, ask: Ask, tell: Tell) -> tuple[Stream, Sequence[Tool]]:
+    async def _open_at(self, candidate: Candidate, ask: Ask, tell: Tell) -> "_Answer":
         """Ask one model, as often as something can be said differently."""
-        before = quirks = self._quirks(candidate)
-        tools, body = self._request(candidate, ask, quirks)
+        before = helpful = quirks = self._quirks(candidate)
+        tools, body = await self._request(candidate, ask, quirks)
         self._tell_of_omissions(ask, tools, quirks, tell)
-        sent = [body]
-        while True:
-            try:
-                stream = await self._send(body, tell)
-                break
-            except Refusal as refusal:
-                refused = Refused(refusal.complaint, body, tools, quirks)
-                for change in changes(refused):
-                    other_tools, other = self._request(candidate, ask, change.quirks)
-                    if other not in sent:
-                        break
+        sent, complaint, is_sure = [body], "", False
+        try:
+            while True:
+                try:
+                    stream = await self._send(body, tell)
+                except Refusal as refusal:
+                    # The same complaint once more: what was changed last was not what it is about.
+                    is_new = refusal.complaint.gist != complaint
+                    helpful, complaint = quirks if is_new or is_sure else helpful, refusal.complaint.gist
+                    refused = Refused(refusal.complaint, body, tools, helpful)
+                    following = await self._changed(candidate, ask, refused, sent)
+                    if following is None or len(sent) > _MOST_CHANGES:
+                        raise refusal.error from None
+                    change, tools, body = following
+                    quirks, is_sure = change.quirks, bool(change.tools)
+                    sent.append(body)
+                    for notice in _notices(change):
+                        self._tell_once(notice, tell)
+                    self._told.update(omission.message for omission in self._omissions(ask, tools, quirks))
                 else:
-                    raise refusal.error from None
-                if len(sent) > _MOST_CHANGES:
-                    raise refusal.error from None
-            quirks, tools, body = change.quirks, other_tools, other
-            sent.append(body)
-            tell(_notice(change))
-        if len(sent) > 1:
-            self._lessons.learn(body["model"], before, quirks)
-        self._tell_who_answers(candidate.facts, stream.provider, tell)
-        return stream, tools
+                    helpful = quirks
+                    return _Answer(stream, stream.batches(), tools)
+        finally:
+            if helpful != before:
+                self._lessons.learn(body["model"], before, helpful)
+
+    async def _changed(
+        self, candidate: Candidate, ask: Ask, refused: Refused, sent: Sequence[JsonObject]
+    ) -> tuple[Change, Sequence[Tool], JsonObject] | None:
+        """Find a change that makes a request which was not sent yet."""
+        for change in changes(refused):
+            tools, body = await self._request(candidate, ask, change.quirks)
+            if body not in sent:
+                return change, tools, body
+        return None
 
     async def _send(self, body: JsonObject, tell: Tell) -> Stream:
         token, is_last = self._spec.user_token, self._at + 1 >= len(self._candidates)
@@ -138,29 +159,55 @@ class RunModel:
             # Encoding precedes sending, so nothing was sent; looking first would cost every request a walk.
             return await self._endpoint.open_stream(encodable(body), token, tell, is_last_hope=is_last)
 
-    def _request(self, candidate: Candidate, ask: Ask, quirks: Quirks) -> tuple[list[Tool], JsonObject]:
-        tools = offered_tools(ask.tools, quirks)
-        messages = ask.messages if tools or not ask.tools else without_tool_prompt(ask.messages, ask.tool_prompt)
+    async def _request(self, candidate: Candidate, ask: Ask, quirks: Quirks) -> tuple[Sequence[Tool], JsonObject]:
+        tools = self._offered(ask.tools, quirks, named=chosen_name(ask.tool_choice))
+        await fit_schemas(tools, quirks.schema)
+        messages = ask.messages
+        if len(tools) < len(ask.tools):
+            messages = with_tools_named(messages, ask.tool_prompt, {tool.spec.name for tool in tools})
         asked = replace(ask, messages=messages, tools=tools)
         return tools, body_from_ask(candidate.facts, asked, self._spec, quirks)
 
+    def _offered(self, tools: Sequence[Tool], quirks: Quirks, *, named: str | None = None) -> Sequence[Tool]:
+        """Choose the tools that are sent; what was offered before stays, whoever joins later."""
+        offered = offered_tools(tools, quirks, named=named, kept=self._kept)
+        if offered:
+            self._kept = {tool.spec.name for tool in offered}
+        return offered
+
     def _quirks(self, candidate: Candidate) -> Quirks:
         model, provider = candidate.facts.id, self._spec.provider
-        return self._lessons.of(f"{model}:{provider}" if provider else model) or candidate.quirks
+        quirks = self._lessons.of(f"{model}:{provider}" if provider else model) or candidate.quirks
+        return replace(quirks, tools=True) if self._spec.force_tools and not quirks.tools else quirks
+
+    # What is told
 
     def _tell_of_omissions(self, ask: Ask, tools: Sequence[Tool], quirks: Quirks, tell: Tell) -> None:
-        """Tell, once each, what facts that were known before make the request leave out."""
-        left_out = len(ask.tools) - len(tools)
-        if quirks.tools and left_out and len(tools) == quirks.max_tools:
-            said = f"The model is offered {len(tools)} of {len(ask.tools)} tools, as many as it takes."
-            self._tell_once(Notice("tools_left_out", said, {"offered": len(tools), "leftOut": left_out}), tell)
+        """Tell, once each, what facts that were known before make of the request."""
+        for omission in self._omissions(ask, tools, quirks):
+            self._tell_once(omission, tell)
         limit = quirks.description_characters
         long = 0 if limit is None else sum(len(tool.spec.description) > limit for tool in tools)
         if long and not self._has_logged:
             self._has_logged = True
             _log.info("descriptions of tools cut to the %d characters that the endpoint takes: %d", limit, long)
+
+    def _omissions(self, ask: Ask, tools: Sequence[Tool], quirks: Quirks) -> Iterator[Notice]:
+        """List what a caller might miss in the request."""
+        yield from (_tool_refused(tool) for tool in refused_tools(ask.tools, quirks))
+        takable = len(ask.tools) - len(refused_tools(ask.tools, quirks))
+        if quirks.tools and takable > quirks.max_tools:
+            said = f"The model is offered {len(tools)} of {len(ask.tools)} tools, as many as it takes."
+            yield Notice("tools_left_out", said, {"offered": len(tools), "leftOut": len(ask.tools) - len(tools)})
         if not quirks.images and any(map(_has_picture, ask.messages)):
-            self._tell_once(Notice("images_left_out", "The model takes no images, so they were left out."), tell)
+            yield Notice("images_left_out", "The model takes no images, so they were left out.")
+        said = [name for name in sorted(quirks.leave_out) if self._spec.parameters.get(name) is not None]
+        if tools and quirks.response_format == "without_tools" and self._spec.parameters.get("response_format"):
+            said.append("response_format")
+        if tools and quirks.tool_choice != "any" and ask.tool_choice != "auto":
+            said.append("tool_choice")
+        for name in said:
+            yield Notice("request_adapted", f"The model's endpoint does not take {name} here, so it was left out.")
 
     def _tell_once(self, notice: Notice, tell: Tell) -> None:
         if notice.message not in self._told:
@@ -169,41 +216,79 @@ class RunModel:
 
     def _tell_who_answers(self, facts: ModelFacts, provider: str | None, tell: Tell) -> None:
         who = RouterMetadata(facts.route, facts.id, provider)
-        if (facts.route is not None or provider is not None) and who not in self._told:
-            self._told = {told for told in self._told if isinstance(told, str)} | {who}
+        if (facts.route is not None or provider is not None) and who != self._answers:
+            self._answers = who
             tell(who)
 
+    async def _with_written_calls(self, answer: "_Answer", ask: Ask, tell: Tell) -> AsyncGenerator[Sequence[Delta]]:
+        """Take calls that the model wrote as text for calls; where none may be made, tell of them."""
+        known = answer.tools or ask.withheld
+        if not known:
+            async for batch in answer.all_batches():
+                yield batch
+            return
+        written = WrittenCalls(
+            {tool.spec.name for tool in known},
+            may_run=bool(answer.tools),
+            only_tagged=self._spec.parameters.get("response_format") is not None,
+        )
+        failure: RunError | None = None
+        try:
+            async for batch in answer.all_batches():
+                taken = written.take(batch)
+                if taken:
+                    yield taken
+        except RunError as error:
+            failure = error
+        rest = written.rest(is_whole=failure is None)
+        if rest:
+            yield rest
+        if failure is not None:
+            raise failure
+        if written.left_as_text is not None:
+            said = f"The model wrote a call of {written.left_as_text} into its text; it was not executed."
+            tell(Notice("written_call", said, {"name": written.left_as_text}))
 
-def _notice(change: Change) -> Notice:
-    about: JsonObject = {}
-    if change.tool is not None:
-        about = {"server": change.tool.server, "tool": change.tool.name}
-    return Notice(change.code, change.message, about)
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer that was opened."""
+
+    stream: Stream
+    batches: AsyncGenerator[Sequence[Delta]]
+    tools: Sequence[Tool]
+    """Those that were sent."""
+    first: Sequence[Delta] = ()
+
+    async def begin(self) -> None:
+        """Wait until something of it has come.
+
+        Raises:
+            RunError: Nothing has, nor will.
+        """
+        try:
+            self.first = await anext(self.batches, ())
+        except BaseException:
+            await self.stream.close(self.batches)
+            raise
+
+    async def all_batches(self) -> AsyncGenerator[Sequence[Delta]]:
+        """Read it, from its beginning."""
+        if self.first:
+            yield self.first
+        async for batch in self.batches:
+            yield batch
+
+
+def _tool_refused(tool: Tool) -> Notice:
+    said = f"The model's endpoint refused the tool {tool.name}, so it is not offered."
+    return Notice("tool_dropped", said, {"server": tool.server, "tool": tool.name})
+
+
+def _notices(change: Change) -> list[Notice]:
+    return [_tool_refused(tool) for tool in change.tools] or [Notice(change.code, change.message)]
 
 
 def _has_picture(message: Message) -> bool:
     content = message.get("content")
     return is_array(content) and any(is_object(part) and part.get("type") == "image_url" for part in content)
-
-
-async def _with_written_calls(
-    batches: AsyncIterator[Sequence[Delta]], tools: Sequence[Tool], tell: Tell
-) -> AsyncGenerator[Sequence[Delta]]:
-    """Take calls that the model wrote as text for calls."""
-    written = WrittenCalls({tool.spec.name for tool in tools})
-    failure: RunError | None = None
-    try:
-        async for batch in batches:
-            taken = written.take(batch)
-            if taken:
-                yield taken
-    except RunError as error:
-        failure = error
-    rest = written.rest(is_whole=failure is None)
-    if rest:
-        yield rest
-    if failure is not None:
-        raise failure
-    if written.left_as_text is not None:
-        said = f"The model wrote a call of {written.left_as_text} into its text; it was not executed."
-        tell(Notice("written_call", said, {"name": written.left_as_text}))

@@ -1,13 +1,15 @@
 """What models there are and which one a run gets: the operator's `MODELS`, else the endpoint's own list.
 
-The endpoint's list is kept for five minutes, a failure is not; askers at the same time share one request. Knows
+The endpoint's list is kept for five minutes, and longer while it cannot be had again; askers at the same time share one
+request. A run that names its model waits for the list for a moment only, and not at all soon after a failure. Knows
 nothing of how a model is spoken to.
 """
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import anyio
 
@@ -21,6 +23,10 @@ from app.upstream.quirks import Quirks, quirks_from_table, quirks_with
 from app.upstream.router import Router, images_in
 
 _KEPT_SECONDS = 300.0
+_MOMENT_SECONDS = 1.0  # how long a run that can do without the list waits for it
+_FAILED_SECONDS = 60.0  # how long nobody asks again who can do without
+
+_quirks_from_table = lru_cache(4096)(quirks_from_table)  # asked for every run, and for each model of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ class ModelCatalogue:
         models: Sequence[ListedModel] = (),
         default_model: str | None = None,
         router: Router | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`models` are those of `MODELS`; none means that the endpoint tells.
 
@@ -106,26 +114,30 @@ class ModelCatalogue:
         """
         self._endpoint = endpoint
         self._router = router
+        self._clock = clock
         self._lessons = Lessons()
         self._listed = {model.id: model for model in models}
         self._default = default_model or next(iter(self._listed), None)
         self._told: dict[str, ModelFacts] = {}
-        self._told_until = 0.0
+        self._told_until = float("-inf")
+        self._failed_until = float("-inf")
         self._question: _Question | None = None
         known = {*self._listed, router.alias} if router else set(self._listed)
         if default_model and self._listed and default_model not in known:
             raise ValueError(f"The default model {default_model!r} is not in MODELS.")
 
     async def choose(self, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
-        if self._router and (spec.model or self._default) == self._router.alias:
-            return self._routed(self._router, spec, wants_tools=wants_tools)
-        if spec.model and self._listed and spec.model not in self._listed:
-            raise ModelNotFound(f"The model {spec.model!r} is not offered here.", param="model")
         wanted = spec.model or self._default
         if wanted is None:
             wanted = next(iter(await self._ask_endpoint()), None)
+        elif not self._listed:
+            await self._ask_in_passing()
         if wanted is None:
             raise ModelRequired("Name a model: there is no default.", param="model")
+        if self._router and wanted == self._router.alias:
+            return self._routed(self._router, spec, wants_tools=wants_tools)
+        if self._listed and wanted not in self._listed:
+            raise ModelNotFound(f"The model {wanted!r} is not offered here.", param="model")
         return self._facts(wanted)
 
     def _routed(self, router: Router, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
@@ -135,28 +147,32 @@ class ModelCatalogue:
         )
 
     def _facts(self, model: str) -> ModelFacts:
-        """Tell what is known of a model, also what its endpoint was found to refuse."""
+        """Tell what is known of a model, also what it does not take by its quirks or was found to refuse."""
         facts = self._listed.get(model) or self._told.get(model) or ModelFacts(id=model)
-        learned = self._lessons.of(model)
-        return facts if learned is None or learned.tools else replace(facts, supports_tools=False)
+        quirks = self._lessons.of(model) or self._quirks(facts)
+        if facts.supports_tools and not quirks.tools:
+            facts = replace(facts, supports_tools=False)
+        return facts if quirks.images else replace(facts, multimodal=False)
 
     async def models(self) -> Sequence[ModelFacts]:
-        if self._listed:
-            found = tuple(self._listed.values())
-        else:
+        known: Mapping[str, ModelFacts] = self._listed
+        if not known:
             try:
-                found = tuple((await self._ask_endpoint()).values())
+                known = await self._ask_endpoint()
             except RunError:
-                found = ()
+                known = {}
+        found = tuple(self._facts(model) for model in known)
         return (*found, self._alias_facts(self._router)) if self._router else found
 
     def _alias_facts(self, router: Router) -> ModelFacts:
         routes = [route for route in (router.default, router.agentic, router.multimodal) if route]
         models = [self._facts(model) for route in routes for model in route.models]
+        viewers = [self._facts(model) for model in router.multimodal.models] if router.multimodal else []
         return ModelFacts(
             id=router.alias,
             supports_tools=any(model.supports_tools for model in models),
-            multimodal=router.multimodal is not None,
+            # A model of which nobody has said it gets the images of the route that is made for them.
+            multimodal=any(model.multimodal for model in models) or any(m.multimodal is not False for m in viewers),
             owned_by="toolferry",
         )
 
@@ -165,7 +181,7 @@ class ModelCatalogue:
         return RunModel(self._endpoint, self._lessons, candidates, spec)
 
     def _quirks(self, facts: ModelFacts) -> Quirks:
-        quirks = quirks_from_table(self._endpoint.base_url, facts.id)
+        quirks = _quirks_from_table(self._endpoint.base_url, facts.id)
         if facts.multimodal is False:
             quirks = replace(quirks, images=False)
         if facts.preserves_reasoning and quirks.reasoning == "given":
@@ -173,10 +189,23 @@ class ModelCatalogue:
         listed = self._listed.get(facts.id)
         return quirks_with(quirks, listed.quirks) if listed else quirks
 
-    async def _ask_endpoint(self) -> Mapping[str, ModelFacts]:
-        """Get the endpoint's models; raises RunError where it does not tell."""
+    async def _ask_in_passing(self) -> None:
+        """See to it that what the endpoint tells is known, where it tells soon; never fails."""
+        if self._clock() < max(self._told_until, self._failed_until):
+            return
+        with anyio.move_on_after(_MOMENT_SECONDS) as moment:
+            try:
+                await self._ask_endpoint(is_needed=False)
+            except RunError:
+                return
+        if moment.cancelled_caught:
+            self._failed_until = self._clock() + _FAILED_SECONDS
+
+    async def _ask_endpoint(self, *, is_needed: bool = True) -> Mapping[str, ModelFacts]:
+        """Get the endpoint's models, those of before where it fails now; raises RunError where it has told none."""
         while True:
-            if time.monotonic() < self._told_until:
+            now = self._clock()
+            if now < self._told_until or (now < self._failed_until and not is_needed):
                 return self._told
             if self._question is None:
                 return await self._lead()
@@ -189,11 +218,15 @@ class ModelCatalogue:
     async def _lead(self) -> Mapping[str, ModelFacts]:
         question = self._question = _Question()
         try:
-            self._told = facts_from_list(await self._endpoint.list_models())
-            self._told_until = time.monotonic() + _KEPT_SECONDS
+            # A list of nothing is what a failing endpoint tells, too: what was known is worth more.
+            self._told = facts_from_list(await self._endpoint.list_models()) or self._told
+            self._told_until = self._clock() + _KEPT_SECONDS
         except RunError as error:
-            question.failure = error
-            raise
+            self._failed_until = self._clock() + _FAILED_SECONDS
+            if not self._told:
+                question.failure = error
+                raise
+            self._told_until = self._failed_until
         finally:
             self._question = None
             question.answered.set()

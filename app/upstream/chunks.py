@@ -332,7 +332,9 @@ class ChunkDecoder:
     def _take_delta(self, delta: ChunkDelta, deltas: list[Delta]) -> None:
         if delta.reasoning or delta.reasoning_content or delta.reasoning_details:
             self._echo.keep(delta.reasoning_content, delta.reasoning, delta.reasoning_details)
-            deltas.extend(reasoning_deltas(delta.reasoning, delta.reasoning_content, delta.reasoning_details))
+            for thought in reasoning_deltas(delta.reasoning, delta.reasoning_content, delta.reasoning_details):
+                self._thoughts.hear(thought.text)
+                deltas.append(thought)
         content = delta.content
         if content:
             if type(content) is str:
@@ -366,8 +368,7 @@ def _json_from_bytes(data: bytes) -> Json:
 
 
 def _error_from_bytes(data: bytes) -> Json:
-    value = _json_from_bytes(data)
-    return data.decode(errors="replace") if value is None else value
+    return value if (value := _json_from_bytes(data)) is not None else data.decode(errors="replace")
 
 
 def _chunk_from_bytes(data: bytes) -> Chunk | None:

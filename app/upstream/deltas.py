@@ -18,10 +18,12 @@ _REASONING_KINDS = ("thinking", "reasoning", "thought")
 
 _FINISH_WORDS = {
     **dict.fromkeys(("max_tokens", "max_length", "max_output_tokens", "model_length"), "length"),
-    **dict.fromkeys(("safety", "recitation", "content_filtered", "refusal"), "content_filter"),
+    "model_context_window_exceeded": "length",
+    **dict.fromkeys(("safety", "recitation", "content_filtered", "refusal", "sensitive"), "content_filter"),
     **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "completed"), "stop"),
     **dict.fromkeys(("tool_use", "tool_call", "function_call"), "tool_calls"),
-    **dict.fromkeys(("aborted",), "abort"),
+    **dict.fromkeys(("aborted", "insufficient_system_resource", "network_error", "server_error"), "abort"),
+    **dict.fromkeys(("timeout", "overloaded", "pause_turn", "malformed_function_call"), "abort"),
     **dict.fromkeys(("canceled",), "cancelled"),
 }
 """Words of other APIs that compatible servers let through."""

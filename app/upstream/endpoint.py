@@ -42,7 +42,8 @@ _END_SECONDS = 0.25  # how long the end may come after `[DONE]`; without it the 
 _CLOSE_SECONDS = 1.0
 _NO_LIST = frozenset({404, 405})
 _RETRIED = frozenset({408, 409, 425, 429})
-_REFUSALS = frozenset({400, 422})
+_REFUSALS = frozenset({400, 404, 422})
+"""404 is what some routers say of a request that no model of theirs takes."""
 _PROVIDER_HEADER = "x-inference-provider"
 _TROUBLE = (APIError, httpx2.RequestError, aiohttp.ClientError)
 
@@ -117,7 +118,7 @@ class Endpoint:
             return response.json()
         except TimeoutError:
             raise UpstreamUnreachable("The model endpoint did not list its models in time.") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UpstreamFailed("The model endpoint's list of models is no JSON.") from None
         except _TROUBLE as trouble:
             if isinstance(trouble, APIStatusError) and trouble.status_code in _NO_LIST:
@@ -255,15 +256,18 @@ def _verdict(trouble: Exception, scrub: Scrub) -> _Verdict:
         return _Verdict(DeadlineExceeded("The model endpoint did not begin to answer in time."), may_retry=False)
     if isinstance(trouble.__cause__, httpx2.TooManyRedirects):
         return _Verdict(UpstreamFailed("The model endpoint redirects without end."), may_retry=False)
-    return _Verdict(UpstreamUnreachable("The model endpoint cannot be reached."), may_retry=True)
+    said = "The model endpoint cannot be reached, or broke off before it answered."
+    return _Verdict(UpstreamUnreachable(said), may_retry=True)
 
 
 async def _first(pieces: AsyncGenerator[bytes]) -> bytes | None:
-    """Wait for the first bytes; the head of the answer has come, so that trouble is no reason to ask again."""
+    """Wait for the first bytes. Silence after the head of an answer is no reason to ask again, a lost connection is."""
     try:
         return await anext(pieces, None)
     except _TROUBLE as trouble:
-        raise _loss(trouble) from None
+        if _is_silence(trouble):
+            raise _loss(trouble) from None
+        raise
 
 
 def _loss(trouble: Exception) -> RunError:

@@ -12,6 +12,7 @@ error in the stream  UpstreamFailed, or one of the above where its code or type 
 ```
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,10 +29,12 @@ from app.domain.errors import (
     UpstreamRateLimited,
     UpstreamRefused,
 )
-from app.domain.jsontypes import Json, is_array, is_object
+from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
 MAX_QUOTE_CHARACTERS = 300
 _READ_CHARACTERS = 4_000  # more of a message cannot matter to a quote, and bounds what the patterns work on
+_QUOTED_MESSAGE = re.compile(r"['\"]message['\"]: *(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
+_LONG_NUMBER = re.compile(r"\b(?=[\w-]*\d)[\w-]{8,}")
 _MOST_PLACES = 16
 _PLACE_LEVELS = 6
 _SHORTEST_SECRET = 4  # a shorter "key", such as a dummy `x`, would blank out ordinary words
@@ -103,6 +106,11 @@ class Complaint(NamedTuple):
     places: tuple[str, ...] = ()
     """What it points at, as paths into the request: `tools[1].function.parameters`, `body.stream_options`."""
 
+    @property
+    def gist(self) -> str:
+        """What makes it the same complaint when it comes again: all but long numbers, which name the request."""
+        return _LONG_NUMBER.sub("#", " ".join((self.message[:_READ_CHARACTERS], *self.places)))
+
 
 def complaint_from_json(value: Json) -> Complaint:
     """Find the provider's words in an error body or an error event, whichever of the usual shapes it has."""
@@ -115,7 +123,29 @@ def complaint_from_json(value: Json) -> Complaint:
         return Complaint(value if isinstance(value, str) else "", "")
     words = (value.get(key) for key in ("code", "type", "status"))
     code = " ".join(str(word) for word in words if word).lower()
-    return Complaint(_message_of(value), code, tuple(_places(value, _PLACE_LEVELS)))
+    return _with_quoted(Complaint(_message_of(value), code, tuple(_places(value, _PLACE_LEVELS))), value)
+
+
+def _with_quoted(complaint: Complaint, value: JsonObject) -> Complaint:
+    """Read what a router quotes of the endpoint behind it: in `metadata.raw`, or within its own words."""
+    metadata: Json = value.get("metadata")
+    raw: Json = metadata.get("raw") if is_object(metadata) else None
+    message = f"{complaint.message} {raw}" if isinstance(raw, str) else complaint.message
+    message = message[:_READ_CHARACTERS]
+    at = message.find("{")
+    if at < 0:
+        return complaint._replace(message=message)
+    inner: Complaint | None = None
+    try:
+        quoted = json.JSONDecoder().raw_decode(message[at:])[0]
+        inner = complaint_from_json(quoted) if is_object(quoted) else None
+    except (ValueError, RecursionError):
+        found = _QUOTED_MESSAGE.search(message)
+        inner = Complaint(found[1][1:-1], "") if found else None
+    if inner is None or not inner.message:
+        return complaint._replace(message=message)
+    told = f"{message[:at]}{inner.message}"
+    return Complaint(told, f"{complaint.code} {inner.code}".strip(), (*complaint.places, *inner.places))
 
 
 def _places(value: Json, levels: int) -> Iterator[str]:
@@ -126,13 +156,13 @@ def _places(value: Json, levels: int) -> Iterator[str]:
         for item in value[:_MOST_PLACES]:
             yield from _places(item, levels - 1)
     elif is_object(value):
-        for key in ("param", "loc"):
+        for key in ("param", "loc", "field"):
             place = value.get(key)
             if is_array(place):
                 place = ".".join(str(step) for step in place[:_MOST_PLACES] if isinstance(step, str | int))
             if isinstance(place, str) and place:
                 yield place[:_READ_CHARACTERS]
-        for key in ("error", "message", "detail", "details", "errors"):
+        for key in ("error", "message", "detail", "details", "errors", "fieldViolations"):
             yield from _places(value.get(key), levels - 1)
 
 

@@ -7,7 +7,7 @@ business.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
@@ -18,6 +18,7 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 """What providers call the reasoning of a message."""
 
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 _NINE_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _NO_PICTURE = "[An image stood here, which this model cannot see.]"
@@ -27,6 +28,8 @@ def messages_for_model(
     messages: Sequence[Message], quirks: Quirks, thoughts: Mapping[str, JsonObject]
 ) -> list[Message]:
     """Write messages as the endpoint takes them; `thoughts` as in `Ask`. The input is not changed."""
+    if not quirks.blank_messages:
+        messages = [message for message in messages if not _is_blank(message)]
     sent = [_message(message, quirks, thoughts) for message in messages]
     if quirks.tool_name == "required":
         sent = _with_tool_names(sent)
@@ -35,14 +38,36 @@ def messages_for_model(
     return sent if quirks.system_role else _without_system(sent)
 
 
-def without_tool_prompt(messages: Sequence[Message], prompt: str) -> Sequence[Message]:
-    """Take what is said of tools out of the system message: without tools it would have the model make calls up."""
+def with_tools_named(messages: Sequence[Message], prompt: str, names: Collection[str]) -> Sequence[Message]:
+    """Let the tool prompt, with which the system message begins, name no tool that is not sent.
+
+    Without any tool it goes: it would have the model make calls up.
+    """
     first = messages[0] if messages else {}
     content: Json = first.get("content")
     if not (prompt and first.get("role") == "system" and isinstance(content, str) and content.startswith(prompt)):
         return messages
-    rest = content.removeprefix(prompt).lstrip()
-    return [{**first, "content": rest}, *messages[1:]] if rest else messages[1:]
+    rest = content.removeprefix(prompt)
+    if names:
+        head, listed, tail = _listing(prompt)
+        kept = [name for name in listed if name in names]
+        return (
+            messages
+            if kept == listed
+            else [{**first, "content": f"{head}{', '.join(kept)}{tail}{rest}"}, *messages[1:]]
+        )
+    return [{**first, "content": rest.lstrip()}, *messages[1:]] if rest.strip() else messages[1:]
+
+
+def _listing(prompt: str) -> tuple[str, list[str], str]:
+    """Take a tool prompt apart: `… tools: a, b.` and what follows."""
+    line, _, rest = prompt.partition("\n")
+    head, colon, names = line.partition(": ")
+    return head + colon, names.removesuffix(".").split(", "), f".\n{rest}"
+
+
+def _is_blank(message: Message) -> bool:
+    return message.get("role") == "assistant" and not message.get("content") and not message.get("tool_calls")
 
 
 def _message(message: Message, quirks: Quirks, thoughts: Mapping[str, JsonObject]) -> Message:
@@ -109,7 +134,9 @@ def _call(call: JsonObject) -> JsonObject:
     function = call.get("function")
     if not is_object(function):
         return call
-    return {**call, "function": {**function, "arguments": arguments_text(function.get("arguments"))}}
+    name: Json = function.get("name")
+    fit = _UNFIT.sub("_", name)[:64] if isinstance(name, str) else name
+    return {**call, "function": {**function, "name": fit, "arguments": arguments_text(function.get("arguments"))}}
 
 
 def arguments_text(arguments: Json) -> str:
@@ -143,6 +170,12 @@ def _part_text(part: Json) -> str:
 
 
 # What concerns several messages at once
+
+
+def names_of_calls(messages: Sequence[Message]) -> list[str]:
+    """List the tools that a conversation calls, each once, as they are sent."""
+    names = [call["function"].get("name") for message in messages for call in _calls(message)]
+    return list(dict.fromkeys(_UNFIT.sub("_", name)[:64] for name in names if isinstance(name, str)))
 
 
 def _with_tool_names(messages: Sequence[Message]) -> list[Message]:

@@ -1,20 +1,25 @@
-"""One schema instead of several: merged, one of many types, one object of branches. Pure.
+"""One schema instead of another: merged, one of many types, one object of branches, without some keywords. Pure.
 
 Knows single schemas and those directly in them; references, and how deep a schema goes, are the business of
 `schemas.py`.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Literal
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
 COMBINATORS = frozenset({"anyOf", "oneOf", "allOf", "not", "if", "then", "else"})
-_TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
-_ANNOTATIONS = frozenset(
+_WORDS = ("string", "integer", "number", "boolean", "object", "array", "null")
+_TYPES = frozenset(_WORDS)
+ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "nullable"}
 )
+"""Keywords that do not say which values are allowed."""
 _OWNERS = {
     **dict.fromkeys(("minLength", "maxLength", "pattern", "contentEncoding", "contentMediaType"), "string"),
     "contentSchema": "string",
@@ -26,7 +31,21 @@ _OWNERS = {
     **dict.fromkeys(("dependentSchemas", "unevaluatedProperties"), "object"),
 }
 """Keywords that mean something for values of one type only."""
+CONSTRAINTS = _OWNERS.keys() - {"properties", "required", "additionalProperties", "items", "pattern"}
+"""Keywords that only check a value."""
 _SHORT_DESCRIPTION = 200
+_SHOWN = 200
+_LONGEST_PATTERN = 200
+_ESCAPE = r"\\(?:[dDwWsSnrtfv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^a-zA-Z0-9])"
+_CLASS = rf"\[\^?+(?!\])(?:{_ESCAPE}|[^\\\]])+\]"
+_REPEATED = r"(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})\??"
+_PIECE = rf"(?:{_ESCAPE}|{_CLASS}|[^\\\[()|^$*+?{{]|\))(?:{_REPEATED})?"
+_PATTERN = re.compile(rf"(?:{_PIECE}|\((?:\?(?:[:=!]|<[=!]))?(?!\?)|[|^$]|\\[bB])*+", re.DOTALL)
+"""The parts that regular expressions of all kinds have, whatever their order is; linear in time."""
+_ATOMS = re.compile(rf"{_ESCAPE}|{_CLASS}", re.DOTALL)
+_ODD_CLASS = re.compile(r"\[:|\\[dDwWsS]-(?!\])|(?<!^\[)(?<!^\[\^)-\\[dDwWsS]")
+"""Ranges from or to a class, and names of classes."""
+_RANGE = re.compile(r"([^\\])-([^\\])", re.DOTALL)
 
 TypeLists = Literal["single", "any_of", "nullable"]
 
@@ -34,18 +53,28 @@ TypeLists = Literal["single", "any_of", "nullable"]
 def merged(base: JsonObject, over: JsonObject) -> JsonObject:
     """Return one schema with the keywords of both; `over` wins, properties and required names add up."""
     both = {**base, **over}
-    for key in ("properties", "required", "items"):
-        if key in base and key in over:
-            both[key] = _together(base[key], over[key])
+    for key in ("properties", "items"):
+        if is_object(base.get(key)) and is_object(over.get(key)):
+            both[key] = {**base[key], **over[key]}
+    if "required" in base and "required" in over:
+        both["required"] = list(dict.fromkeys(_names(base) + _names(over)))
     return both
 
 
-def _together(base: Json, over: Json) -> Json:
-    if is_object(base) and is_object(over) and not over:
-        return base
-    if is_array(base) and is_array(over):
-        return [*base, *(name for name in over if name not in base)]
-    return {**base, **over} if is_object(base) and is_object(over) else over
+def _narrowed(outer: JsonObject, inner: JsonObject) -> JsonObject:
+    """Return a schema for what two allow; where it can be one of them only, the inner one, but in the outer's words."""
+    return {**merged(outer, inner), **{key: value for key, value in outer.items() if key in ANNOTATIONS}}
+
+
+def noted(schema: JsonObject, *notes: str) -> JsonObject:
+    """Return a schema whose description tells more, a line for each note."""
+    told: Json = schema.get("description")
+    return {**schema, "description": "\n".join([told, *notes] if isinstance(told, str) and told else notes)}
+
+
+def shown(text: str) -> str:
+    """Return a text as short as a note may be."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def stub_of(schema: JsonObject) -> JsonObject:
@@ -116,6 +145,9 @@ def _only_of(schema: JsonObject, word: str, words: Sequence[str]) -> JsonObject:
     """Give a schema one of its types; keywords of its others go."""
     others = {_group(other) for other in words} - {_group(word)}
     kept = {key: value for key, value in schema.items() if _OWNERS.get(key) not in others}
+    choices: Json = schema.get("enum")
+    if is_array(choices) and any(_is_of(choice, word) for choice in choices):
+        kept["enum"] = [choice for choice in choices if _is_of(choice, word)]
     return {**kept, "type": word}
 
 
@@ -163,7 +195,7 @@ def is_null(schema: JsonObject) -> bool:
 
 def says_something(schema: JsonObject) -> bool:
     """Tell whether a schema says what values may be, besides what they may not."""
-    return any(key not in _ANNOTATIONS and key != "not" for key in schema)
+    return any(key not in ANNOTATIONS and key != "not" for key in schema)
 
 
 def constants_of(schemas: Sequence[JsonObject]) -> JsonObject | None:
@@ -173,7 +205,7 @@ def constants_of(schemas: Sequence[JsonObject]) -> JsonObject | None:
     choices: dict[str, Json] = {}
     for schema in schemas:
         listed: Json = [schema["const"]] if "const" in schema else schema.get("enum")
-        if not is_array(listed) or not _ANNOTATIONS.issuperset(_without(schema, "type", "const", "enum")):
+        if not is_array(listed) or not ANNOTATIONS.issuperset(_without(schema, "type", "const", "enum")):
             return None
         choices |= {_text(choice): choice for choice in listed}
     kinds = {_text(schema.get("type")) for schema in schemas}
@@ -197,6 +229,16 @@ def union_of(schemas: Sequence[JsonObject], *, may_branch: bool) -> JsonObject:
     return constants_of(telling) or ({"anyOf": telling} if may_branch else telling[0])
 
 
+def without_places(schema: JsonObject, *, may_branch: bool) -> JsonObject:
+    """Let all entries of an array be what those with a place of their own may be."""
+    listed: Json = schema["prefixItems"]
+    places = [sub for sub in listed if is_object(sub)] if is_array(listed) else []
+    said = _without(schema, "prefixItems")
+    if not said.get("items") and places:
+        said["items"] = union_of(places, may_branch=may_branch)
+    return said
+
+
 def one_object(schema: JsonObject, groups: Mapping[str, Sequence[JsonObject]], *, may_branch: bool) -> JsonObject:
     """Return one object schema of a schema and its branches, which have no branches of their own any more.
 
@@ -204,42 +246,116 @@ def one_object(schema: JsonObject, groups: Mapping[str, Sequence[JsonObject]], *
     all require is required. Branches that are no objects are lost, which the description tells. Where nothing else says
     that it is an object, and none of its alternatives is one, neither is the result.
     """
-    rest = _without(schema, *COMBINATORS, "enum", "const")
-    found: dict[str, list[JsonObject]] = {}
+    rest = _without(schema, *COMBINATORS, "enum", "const", "discriminator")
+    certain = _described(schema)
+    alternatives: list[Sequence[JsonObject]] = []
     required = _names(schema)
-    _collect(found, schema)
     lost: dict[str, None] = {}
     for key, branches in groups.items():
         objects = [branch for branch in branches if is_object_schema(branch)]
         lost |= {word: None for branch in branches if not is_object_schema(branch) for word in _kinds(branch)}
-        for branch in objects:
-            _collect(found, branch)
         if objects and (key == "allOf" or len(branches) == 1):
             for branch in objects:
+                for name, sub in _described(branch).items():
+                    certain[name] = _narrowed(certain.get(name, {}), sub)
                 required += _names(branch)
                 rest = {**_without(branch, "enum", "const", "$defs", "definitions"), **rest}
         elif objects:
-            required += [name for name in _names(objects[0]) if all(name in _names(branch) for branch in objects)]
+            alternatives.append(objects)
+            common = set(_names(objects[0])).intersection(*map(_names, objects[1:]))
+            required += [name for name in _names(objects[0]) if name in common]
             if all(branch.get("additionalProperties") is False for branch in objects):
                 rest.setdefault("additionalProperties", False)
-        elif branches and key in {"anyOf", "oneOf"} and "type" not in schema and not found:
+        elif branches and key in {"anyOf", "oneOf"} and not ("type" in schema or certain or alternatives):
             words = [word for branch in branches for word in _type_words(branch)]
             return {"type": list(dict.fromkeys(words))} if words else branches[0]
     rest["type"] = "object"
-    rest["properties"] = {name: union_of(subs, may_branch=may_branch) for name, subs in found.items()}
+    rest["properties"] = _properties(certain, alternatives, may_branch=may_branch)
     if required or "required" in rest:
         rest["required"] = list(dict.fromkeys(required))
-    if lost:
-        note = f"Input as {' or '.join(lost)} is left out here."
-        told: Json = rest.get("description")
-        rest["description"] = f"{told}\n{note}" if isinstance(told, str) and told else note
-    return rest
+    return noted(rest, f"Input as {' or '.join(lost)} is left out here.") if lost else rest
 
 
-def _collect(found: dict[str, list[JsonObject]], schema: JsonObject) -> None:
+def _properties(
+    certain: JsonObject, alternatives: Sequence[Sequence[JsonObject]], *, may_branch: bool
+) -> dict[str, JsonObject]:
+    """Join the properties that are described in any case with those of alternatives.
+
+    Alternatives narrow the former where each of them says something of it: else one of them allows all of it.
+    """
+    properties: dict[str, JsonObject] = dict(certain)
+    others: dict[str, list[JsonObject]] = {}
+    for objects in alternatives:
+        found: dict[str, list[JsonObject]] = {}
+        for branch in objects:
+            for name, sub in _described(branch).items():
+                found.setdefault(name, []).append(sub)
+        for name, subs in found.items():
+            if name not in certain:
+                others.setdefault(name, []).extend(subs)
+            elif len(subs) == len(objects) and all(map(says_something, subs)):
+                properties[name] = _narrowed(properties[name], union_of(subs, may_branch=may_branch))
+    return properties | {name: union_of(subs, may_branch=may_branch) for name, subs in others.items()}
+
+
+def _described(schema: JsonObject) -> dict[str, JsonObject]:
     properties: Json = schema.get("properties")
-    for name, sub in properties.items() if is_object(properties) else ():
-        found.setdefault(name, []).append(sub if is_object(sub) else {})
+    if not is_object(properties):
+        return {}
+    return {name: sub if is_object(sub) else {} for name, sub in properties.items()}
+
+
+def with_required_described(schema: JsonObject) -> JsonObject:
+    """Return a schema whose properties have an entry for each name that it requires."""
+    properties: Json = schema.get("properties")
+    if "required" not in schema or not is_object(properties):
+        return schema
+    missing: JsonObject = {name: {} for name in _names(schema) if name not in properties}
+    return {**schema, "properties": {**properties, **missing}} if missing else schema
+
+
+def without_null_branch(schema: JsonObject, *, references: bool) -> JsonObject:
+    """Return a schema that says by `nullable` what a branch for null said; the same one where it has none.
+
+    A single other branch becomes one with what stands beside it. With `references` one that refers stays a branch,
+    since what stands beside a reference is not read by all.
+    """
+    for key in ("anyOf", "oneOf"):
+        branches: Json = schema.get(key)
+        real = [each for each in branches if not (is_object(each) and is_null(each))] if is_array(branches) else []
+        if not real or len(real) == len(branches):
+            continue
+        rest: JsonObject = {**_without(schema, key), "nullable": True}
+        only: Json = real[0]
+        if len(real) > 1 or not is_object(only) or (references and "$ref" in only):
+            return {**rest, key: real}
+        is_mergeable = COMBINATORS.isdisjoint(only.keys() & rest.keys())
+        return merged(only, rest) if is_mergeable else {**rest, key: real}
+    return schema
+
+
+def without_keywords(schema: JsonObject, without: AbstractSet[str]) -> JsonObject:
+    """Say otherwise what keywords say that must not stand, as far as that can be; others of them are left in.
+
+    Constants become choices, `oneOf` becomes `anyOf`, and choices of anything but texts are told by the description.
+    """
+    said = dict(schema)
+    if "const" in without and "const" in said:
+        value: Json = said.pop("const")
+        said["enum"] = [value]
+        said.setdefault("type", next(word for word in _WORDS if _is_of(value, word)))
+    if "oneOf" in without and "oneOf" in said:
+        branches: Json = said.pop("oneOf")
+        if "anyOf" in said:
+            parts: Json = said.get("allOf")
+            said["allOf"] = [*(parts if is_array(parts) else []), {"anyOf": branches}]
+        else:
+            said["anyOf"] = branches
+    choices: Json = said.get("enum")
+    if "enum" in without and is_array(choices) and not all(isinstance(choice, str) for choice in choices):
+        del said["enum"]
+        said = noted(said, f"One of: {shown(_text(choices)[1:-1])}")
+    return said
 
 
 def _names(schema: JsonObject) -> list[str]:
@@ -257,3 +373,24 @@ def is_object_schema(schema: JsonObject) -> bool:
 def _kinds(schema: JsonObject) -> list[str]:
     words = [word for word in _type_words(schema) if word != "null"]
     return words or ([] if is_null(schema) else ["a value"])
+
+
+@lru_cache(maxsize=4096)
+def is_readable(pattern: str) -> bool:
+    """Tell whether an engine that knows less than a browser's can read a pattern, as many endpoints have one.
+
+    Looks at it letter by letter: to compile what strangers wrote may take seconds.
+    """
+    if len(pattern) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern):
+        return False
+    for atom in _ATOMS.findall(pattern):
+        if "-" in atom or "[:" in atom:
+            ranges = _RANGE.findall(atom[2:-1] if atom.startswith("[^") else atom[1:-1])
+            if _ODD_CLASS.search(atom) or any(first > last for first, last in ranges):
+                return False
+    depth = 0
+    for mark in _ATOMS.sub("", pattern):
+        depth += (mark == "(") - (mark == ")")
+        if depth < 0:
+            return False
+    return depth == 0

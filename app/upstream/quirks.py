@@ -28,10 +28,14 @@ class Quirks:
     schema: SchemaDialect = field(default_factory=SchemaDialect)
     response_format: Literal["any", "without_tools"] = "any"
     """Where it is taken: anywhere, or only in requests without tools, which is the closing one of a run."""
+    needs_tools: bool = False
+    """True: where the history has calls, the request must have tools, even if none may be called."""
     tool_choice: Literal["any", "auto", "absent"] = "any"
     """What may be said: anything, `auto` and no more, or nothing at all."""
     empty_content: Literal["empty", "null", "absent"] = "empty"
     """How an assistant message says that it holds calls and no text."""
+    blank_messages: bool = True
+    """False: assistant messages with neither text nor calls are left out."""
     content_parts: bool = True
     """False: content of text parts is sent as one text."""
     images: bool = True
@@ -85,7 +89,9 @@ _TABLE = (
         {"toolName": "required", "schema": {"typeLists": "nullable", "formats": "none"}},
         "knows few formats and `nullable`; a result without its tool's name is a 400",
     ),
-    _Fact("", r"claude", {"emptyContent": "null"}, "an empty text beside calls is a 400"),
+    _Fact(
+        "", r"claude", {"emptyContent": "null", "callIds": "plain"}, "an empty text beside calls, other ids are a 400"
+    ),
     _Fact(
         "", r"deepseek", {"reasoning": "required"}, "thinking with tools goes on only with reasoning_content returned"
     ),

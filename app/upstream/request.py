@@ -1,12 +1,14 @@
-"""A question to the model becomes the body of a chat-completions request. Pure.
+"""A question to the model becomes the body of a chat-completions request. Pure, but for the schemas it remembers.
 
 Keys about tools are sent only where tools are; what an endpoint refuses is left out or said in its way (`quirks.py`).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
+from anyio import to_thread
 from cachetools import LRUCache
 
 from app.domain.jsontypes import Json, JsonObject, is_object
@@ -14,16 +16,27 @@ from app.domain.messages import Tool, ToolSpec
 from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.domain.wire import json_from_value
-from app.upstream.messages import messages_for_model
+from app.upstream.messages import messages_for_model, names_of_calls
 from app.upstream.quirks import Quirks
 from app.upstream.schemas import SchemaDialect, schema_in_dialect
 
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens")
 """Two names of one parameter: a default gives way to the caller's word for it."""
 _MARK = " […]"
-_Fitted = tuple[JsonObject, JsonObject]
-_fitted: LRUCache[tuple[int, SchemaDialect], _Fitted] = LRUCache(4096)
-"""Schemas by the identity of what was listed, which is kept with them so that no other gets its place."""
+_MOST_FITTED_CHARACTERS = 16 * 1024 * 1024
+
+
+class _Fitted(NamedTuple):
+    listed: JsonObject
+    fitted: JsonObject
+    characters: int
+
+
+_fitted: LRUCache[tuple[int, SchemaDialect], _Fitted] = LRUCache(
+    _MOST_FITTED_CHARACTERS, getsizeof=lambda entry: entry.characters
+)
+"""Schemas by the identity of what was listed, which is kept with them so that no other gets its place. Listings are
+cached, so the same object comes with every round and every run."""
 
 
 def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) -> JsonObject:
@@ -45,6 +58,9 @@ def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) ->
             body["parallel_tool_calls"] = spec.parallel_tool_calls
         if quirks.response_format == "without_tools":
             body.pop("response_format", None)
+    elif quirks.needs_tools and (names := names_of_calls(ask.messages)):
+        body["tools"] = [_stand_in(name) for name in names]
+        body["tool_choice"] = "none"
     for name in quirks.leave_out:
         body.pop(name, None)
     return body
@@ -66,14 +82,24 @@ def _parameters(own: Mapping[str, Json], callers: Mapping[str, Json], quirks: Qu
 
 def _choice(ask: Ask, quirks: Quirks) -> str | JsonObject | None:
     choice = ask.tool_choice
-    if is_object(choice):
-        named = choice.get("function")
-        name = named.get("name") if is_object(named) else None
-        if all(tool.spec.name != name for tool in ask.tools):
-            choice = "auto"
+    name = chosen_name(choice)
+    if name is not None and all(tool.spec.name != name for tool in ask.tools):
+        choice = "auto"
     if quirks.tool_choice == "absent":
         return None
     return "auto" if quirks.tool_choice == "auto" else choice
+
+
+def chosen_name(choice: str | JsonObject) -> str | None:
+    """Tell which tool a choice names, if it names one."""
+    named: Json = choice.get("function") if is_object(choice) else None
+    return named.get("name") if is_object(named) else None
+
+
+def _stand_in(name: str) -> JsonObject:
+    parameters: JsonObject = {"type": "object", "properties": {}}
+    function: JsonObject = {"name": name, "description": "Not available any more.", "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def _tool(spec: ToolSpec, quirks: Quirks) -> JsonObject:
@@ -85,12 +111,22 @@ def _tool(spec: ToolSpec, quirks: Quirks) -> JsonObject:
 
 
 def _parameters_in_dialect(schema: JsonObject, dialect: SchemaDialect) -> JsonObject:
-    """Fit a schema once: listings are cached, so the same object comes with every round and every run."""
-    key = (id(schema), dialect)
-    known = _fitted.get(key)
-    if known is None or known[0] is not schema:
-        known = _fitted[key] = (schema, schema_in_dialect(schema, dialect))
-    return known[1]
+    known = _fitted.get((id(schema), dialect))
+    return known.fitted if known is not None else schema_in_dialect(schema, dialect)
+
+
+async def fit_schemas(tools: Sequence[Tool], dialect: SchemaDialect) -> None:
+    """Fit the schemas that are new, in a thread: strangers decide how much work they are, and others wait meanwhile."""
+    new = [tool.spec.parameters for tool in tools if (id(tool.spec.parameters), dialect) not in _fitted]
+    if new:
+        for entry in await to_thread.run_sync(_fit_all, new, dialect):
+            _fitted[id(entry.listed), dialect] = entry
+
+
+def _fit_all(schemas: Sequence[JsonObject], dialect: SchemaDialect) -> list[_Fitted]:
+    fitted = [schema_in_dialect(schema, dialect) for schema in schemas]
+    sizes = [len(json.dumps(listed)) + len(json.dumps(made)) for listed, made in zip(schemas, fitted, strict=True)]
+    return list(map(_Fitted, schemas, fitted, sizes))
 
 
 def tool_digest(tool: Tool) -> str:
@@ -100,23 +136,36 @@ def tool_digest(tool: Tool) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def offered_tools(tools: Sequence[Tool], quirks: Quirks) -> list[Tool]:
+def refused_tools(tools: Sequence[Tool], quirks: Quirks) -> list[Tool]:
+    """List those that the endpoint was found to refuse."""
+    return [tool for tool in tools if tool_digest(tool) in quirks.refused_tools] if quirks.refused_tools else []
+
+
+def offered_tools(
+    tools: Sequence[Tool], quirks: Quirks, *, named: str | None = None, kept: Collection[str] = ()
+) -> list[Tool]:
     """Choose what is sent of a run's tools: none that was refused, and no more than the endpoint takes.
 
-    Each server gets an equal share, and what one does not need goes to the others. Within a server the first ones are
-    taken; the order is kept.
+    The one that is `named` goes first, then those that are `kept`, if all of them are taken. Of the rest each server
+    gets an equal share, and what one does not need goes to the others. Within a server the first ones are taken; the
+    order is kept.
     """
     if not quirks.tools:
         return []
-    if quirks.refused_tools:
-        tools = [tool for tool in tools if tool_digest(tool) not in quirks.refused_tools]
+    refused = refused_tools(tools, quirks)
+    if refused:
+        tools = [tool for tool in tools if tool not in refused]
     if len(tools) <= quirks.max_tools:
         return list(tools)
+    taken = {at for at, tool in enumerate(tools) if tool.spec.name == named}
+    before = [at for at, tool in enumerate(tools) if tool.spec.name in kept and at not in taken]
+    if len(before) <= quirks.max_tools:
+        taken.update(before[: quirks.max_tools - len(taken)])
     by_server: dict[str, list[int]] = {}
     for at, tool in enumerate(tools):
-        by_server.setdefault(tool.server, []).append(at)
-    taken: set[int] = set()
-    left = quirks.max_tools
+        if at not in taken:
+            by_server.setdefault(tool.server, []).append(at)
+    left = quirks.max_tools - len(taken)
     waiting = sorted(by_server.values(), key=len)  # the small ones first: what they leave is shared by the rest
     for number, places in enumerate(waiting):
         share = min(len(places), left // (len(waiting) - number))

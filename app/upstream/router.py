@@ -5,7 +5,7 @@ Reads the routes file's text. Knows neither the endpoint nor what becomes of a m
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from app.domain.jsontypes import Json, is_array, is_object
@@ -77,12 +77,14 @@ def router_from(
     """Make the router of the `LLM_ROUTER_…` settings; None where they ask for none.
 
     `routes` are those of the routes file in its order, None without a file. A model that is set but not enabled is
-    not used. An enabled route tries its own model first, then what the file lists under its name; either may be absent.
+    not used, and refused where nothing else is set. An enabled route tries its own model first, then what the file
+    lists under its name; either may be absent.
 
     Raises:
         ValueError: The settings do not fit together; the message begins with the name of the one to change.
     """
     if not (routes is not None or default_route or fallback_model or enable_tools or enable_multimodal):
+        _refuse_idle({"TOOLS": tools_model, "MULTIMODAL": multimodal_model})
         return None
     listed = routes or {}
     own = {
@@ -103,13 +105,32 @@ def router_from(
         raise ValueError(f"LLM_ROUTER_DEFAULT_ROUTE: the routes file has no route {default_route!r}.")
     default = _route(default_route or next(iter(listed), PLAIN), None, listed)
     if not (default.models or fallback_model):
-        raise ValueError("LLM_ROUTER_FALLBACK_MODEL: must name a model, as no routes file lists one.")
+        raise ValueError("LLM_ROUTER_FALLBACK_MODEL: must name a model, or TOOLFERRY_DEFAULT_MODEL; no route does.")
     return Router(
         default=_ending_with(fallback_model, default),
         agentic=agentic and _ending_with(fallback_model, agentic),
         multimodal=multimodal and _ending_with(fallback_model, multimodal),
         alias=alias,
     )
+
+
+def require_listed(router: Router, listed: Collection[str], settings: Mapping[str, str | None]) -> None:
+    """Check the router's models against the ids of `MODELS`; `settings` are those that name one model each.
+
+    Raises:
+        ValueError: `MODELS` lacks one; the message begins with the name of the setting that brings it.
+    """
+    for route in (router.default, router.agentic, router.multimodal):
+        for model in route.models if route else ():
+            if model not in listed:
+                setting = next((name for name, named in settings.items() if named == model), "LLM_ROUTER_ROUTES_PATH")
+                raise ValueError(f"{setting}: MODELS does not list {model!r}.")
+
+
+def _refuse_idle(models: Mapping[str, str | None]) -> None:
+    for kind, model in models.items():
+        if model:
+            raise ValueError(f"LLM_ROUTER_{kind}_MODEL: is used only with LLM_ROUTER_ENABLE_{kind}=true.")
 
 
 def _refuse_alias(alias: str, named: Iterable[tuple[str, str | None]]) -> None:

@@ -5,75 +5,66 @@ Whatever the parts of a schema are, and however they refer to each other, the re
 """
 
 import json
-import re
-import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import is_
-from typing import Literal
+from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.upstream.narrowing import (
+    ANNOTATIONS,
     COMBINATORS,
+    CONSTRAINTS,
     constants_of,
     is_null,
     is_object_schema,
+    is_readable,
     merged,
+    noted,
     one_object,
     says_something,
+    shown,
     single_typed,
     stub_of,
-    union_of,
+    with_required_described,
+    without_keywords,
+    without_null_branch,
+    without_places,
 )
 
 MAX_NODES = 2000
 """Sub-schemas in a result; what would come after them is cut to its type."""
 MAX_DEPTH = 32
 """Levels of sub-schemas in a result."""
-_MAX_INLINED = 65_536
-"""Characters of data and names that come from references, roughly."""
-_ATTEMPTS: tuple[tuple[int, int, int], ...] = (
-    (2, 32, 500),
-    (1, 32, MAX_NODES),
-    (1, 3, MAX_NODES),
-    (1, 1, MAX_NODES),
-    (1, 0, MAX_NODES),
-)
-"""How often a schema may lie in itself, how deep references may lie in each other, and how many sub-schemas that may
-make, tried one after the other: what is too large is cut evenly, instead of at its end only."""
-_LONGEST_PATTERN = 500
-_SHOWN_PATTERN = 200
+_MAX_INLINED = 16_384
+"""Characters that references may bring, roughly; half as many again as the schema has where that is more."""
+_ATTEMPTS: tuple[tuple[int, int, int], ...] = ((2, 32, 500), (1, 1, MAX_NODES), (1, 0, MAX_NODES))
+"""How often a schema may lie in itself, how deep references may lie in each other, and how many sub-schemas they may
+bring, tried one after the other: what is too large is cut evenly, instead of at its end only."""
 _BRANCHES = 8
 """Levels of branches within branches that are made one object."""
 
-_STANDARD_FORMATS = frozenset(
-    {"date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri"}
-    | {
-        "uri-reference",
-        "iri",
-        "iri-reference",
-        "uri-template",
-        "uuid",
-        "json-pointer",
-        "relative-json-pointer",
-        "regex",
-    }
-)
+_STANDARD_FORMATS = {
+    *("date-time", "date", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6"),
+    *("uri", "uri-reference", "iri", "iri-reference", "uri-template", "uuid", "regex"),
+    *("json-pointer", "relative-json-pointer"),
+}
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _MAPS = _DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 """Keywords that hold schemas by name."""
+_TESTS = frozenset({"not", "if"})
+"""Keywords that hold a schema which allows less of all where it is weakened."""
 _PLACES = _MAPS | {
     *("items", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else", "contentSchema"),
     *("unevaluatedProperties", "unevaluatedItems", "anyOf", "oneOf", "allOf", "prefixItems"),
 }
 """Keywords that hold a schema, or several."""
-_CONSTRAINTS = frozenset(
-    {"minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-    | {"minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"}
-    | {"minProperties", "maxProperties", "propertyNames", "patternProperties", "dependentRequired", "dependentSchemas"}
-    | {"unevaluatedProperties", "contentEncoding", "contentMediaType", "contentSchema", "prefixItems"}
-)
+_KEPT = frozenset({"type", "properties", "items", "required", "description", "$ref"}) | _DEFINITIONS
+"""Keywords that every endpoint knows, or that another fact is for."""
+_UNREAD = _DEFINITIONS | ANNOTATIONS | {"components", "discriminator", "format"}
+"""Keywords without which the same values are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +87,9 @@ class SchemaDialect:
     """Keywords that check a value, and that no type needs, may stand."""
     combinators: bool = True
     """anyOf, oneOf, allOf, not and if may stand below the root; else the first branch that says something does."""
+    without: frozenset[str] = frozenset()
+    """Keywords that are not known: said otherwise where that loses nothing, else left out. `enum` means choices of
+    anything but texts. Those that no schema can do without stay, and references, for which there is a fact."""
 
 
 def schema_in_dialect(schema: JsonObject, dialect: SchemaDialect) -> JsonObject:
@@ -105,13 +99,14 @@ def schema_in_dialect(schema: JsonObject, dialect: SchemaDialect) -> JsonObject:
     `MAX_NODES` and `MAX_DEPTH` only types are left.
     """
     *attempts, last = _ATTEMPTS
-    for levels, reach, limit in attempts:
-        try:
-            return _Rewriting(schema, dialect, levels=levels, reach=reach, limit=limit, cuts=False).root()
-        except _TooLarge:
-            continue
-    levels, reach, limit = last
-    return _Rewriting(schema, dialect, levels=levels, reach=reach, limit=limit, cuts=True).root()
+    for attempt in attempts:
+        with suppress(_TooLarge):
+            return _Rewriting(schema, dialect, attempt).root()
+    return _Rewriting(schema, dialect, last).root()
+
+
+_Step: TypeAlias = tuple[JsonObject, tuple[int, ...]]
+"""A schema, and the identities of those that references led through to it."""
 
 
 class _TooLarge(Exception):
@@ -121,46 +116,64 @@ class _TooLarge(Exception):
 class _Rewriting:
     """One attempt to write a schema anew, with what it may still make."""
 
-    def __init__(
-        self, root: JsonObject, dialect: SchemaDialect, *, levels: int, reach: int, limit: int, cuts: bool
-    ) -> None:
+    def __init__(self, root: JsonObject, dialect: SchemaDialect, attempt: tuple[int, int, int]) -> None:
         self._root = root
         self._dialect = dialect
-        self._levels = levels
-        self._reach = reach
-        self._left = limit
-        self._left_branches = limit
-        self._left_characters = _MAX_INLINED
-        self._cuts = cuts
-        self._sizes: dict[int, int] = {}
         self._gone = _gone_keywords(dialect)
+        self._unknown = dialect.without - _KEPT
+        self._may_branch = dialect.combinators and "anyOf" not in dialect.without
+        self._levels, self._reach, self._left_inlined = attempt
+        self._start = 1
+        """How many schemas the root's own reference leads through."""
+        self._left = MAX_NODES
+        self._characters: int | None = None
+        self._targets: dict[str, tuple[Json, int]] = {}
+        self._lost = 0
+        """What was left out so far, so that the result allows more."""
 
     def root(self) -> JsonObject:
-        dialect, node, trail = self._dialect, self._root, (id(self._root),)
+        dialect = self._dialect
+        node, trail = self._inlined(self._root, (id(self._root),), reach=_ATTEMPTS[0][1])
+        self._start = len(trail)
         if not (dialect.root_combinators and dialect.combinators):
             node = self._one_object(node, trail, _BRANCHES)
-        node, trail = self._inlined(node, trail)
+            node, trail = self._inlined(node, trail)
         properties: Json = node.get("properties")
         if node.get("type") != "object" or not is_object(properties):
             node = {**node, "type": "object", "properties": properties if is_object(properties) else {}}
-        return self._schema(node, 0, trail)
+        written = self._schema(node, 0, trail)
+        return _without_unused(written) if dialect.references else written
 
     def _schema(self, node: JsonObject, depth: int, trail: tuple[int, ...]) -> JsonObject:
         self._left -= 1
-        if self._left < 0 and not self._cuts:
-            raise _TooLarge
+        if len(trail) > self._start:
+            self._left_inlined -= 1
+            self._check()
         if self._left < 0 or depth > MAX_DEPTH:
+            self._check()
+            self._lost += 1
             return stub_of(node)
         dialect = self._dialect
-        if "$ref" in node and not self._is_kept(node["$ref"]):
-            node, trail = self._inlined(node, trail)
+        if "$ref" in node or (dialect.type_lists == "nullable" and not COMBINATORS.isdisjoint(node)):
+            node, trail = self._resolved(node, trail)
         if not dialect.combinators and not COMBINATORS.isdisjoint(node):
             node, trail = self._without_combinators(node, trail)
-        if not dialect.constraints and "prefixItems" in node:
-            node = self._without_places(node)
+        if "prefixItems" in node and "prefixItems" in self._gone:
+            node = without_places(node, may_branch=self._may_branch)
         if dialect.type_lists != "keep" and is_array(node.get("type")):
-            node = single_typed(node, dialect.type_lists, branches=dialect.combinators)
+            node = single_typed(node, dialect.type_lists, branches=self._may_branch)
+        if not self._unknown.isdisjoint(node):
+            node = without_keywords(node, self._unknown)
+            self._lost += "enum" in self._unknown
+        if "required" in node:
+            node = with_required_described(node)
         return self._rewritten(node, depth, trail)
+
+    def _check(self) -> None:
+        """Give the attempt up where references bring too much; the last one has none that do."""
+        is_full = self._left_inlined < 0 or (self._characters or 0) < 0
+        if self._reach and (is_full or (self._left < 0 and self._characters is not None)):
+            raise _TooLarge
 
     def _rewritten(self, node: JsonObject, depth: int, trail: tuple[int, ...]) -> JsonObject:
         """Write the keywords of a schema anew; the same schema where they all stay."""
@@ -168,28 +181,25 @@ class _Rewriting:
         written: JsonObject = {}
         for key, value in node.items():
             if key in self._gone and not (key in _DEFINITIONS and self._dialect.references and not depth):
+                self._lost += key not in _UNREAD
                 changed = True
-                continue
-            if key in _PLACES:
-                new = written[key] = self._below(key, value, depth + 1, trail)
+            elif key in _PLACES:
+                lost = self._lost
+                new = self._below(key, value, depth + 1, trail)
                 changed = changed or new is not value
+                if key not in _TESTS or not value or (self._lost == lost and is_object(new) and says_something(new)):
+                    written[key] = new
             elif key == "format" and not self._takes_format(value):
                 changed = True
             else:
                 written[key] = value
-                if len(trail) > 1:
-                    self._pay(value)
         if "pattern" in written or "patternProperties" in node:
             changed = self._settle_patterns(node, written) or changed
         return written if changed else node
 
     def _below(self, key: str, value: Json, depth: int, trail: tuple[int, ...]) -> Json:
         """Write anew what a keyword holds that keeps schemas; the same value where they all stay."""
-        if key in _MAPS:
-            if not is_object(value):
-                return value
-            if len(trail) > 1:
-                self._pay_characters(sum(map(len, value)))
+        if key in _MAPS and is_object(value):
             entries = {name: self._sub(sub, depth, trail) for name, sub in value.items()}
             return value if all(map(is_, entries.values(), value.values())) else entries
         if is_array(value):
@@ -198,7 +208,7 @@ class _Rewriting:
         return self._sub(value, depth, trail)
 
     def _sub(self, value: Json, depth: int, trail: tuple[int, ...]) -> Json:
-        return self._schema(value, depth, trail) if is_object(value) else value
+        return self._schema(value, depth, trail) if is_object(value) and value else value
 
     def _takes_format(self, value: Json) -> bool:
         formats = self._dialect.formats
@@ -208,50 +218,89 @@ class _Rewriting:
         """Move patterns that cannot stand into the description, and tell whether there were some."""
         notes: list[str] = []
         pattern: Json = written.get("pattern")
-        if isinstance(pattern, str) and not self._takes_pattern(pattern):
+        if isinstance(pattern, str) and not self._takes_pattern(pattern, "pattern"):
             del written["pattern"]
-            notes.append(f"Pattern: {_shown(pattern)}")
-        named: Json = node.get("patternProperties")
-        lost = [name for name in named if not self._takes_names(name)] if is_object(named) else []
-        if is_object(named) and lost:
+            notes.append(f"Pattern: {shown(pattern)}")
+        named: JsonObject = node["patternProperties"] if is_object(node.get("patternProperties")) else {}
+        lost = [name for name in named if not self._takes_pattern(name, "patternProperties")]
+        if lost:
             kept = {name: sub for name, sub in written.pop("patternProperties", {}).items() if name not in lost}
             written |= {"patternProperties": kept} if kept else {}
             if written.get("additionalProperties") is False:
                 del written["additionalProperties"]
-            notes += [f"Names of the pattern: {_shown(name)}" for name in lost[:8]]
+            notes += [f"Names of the pattern: {shown(name)}" for name in lost[:8]]
         if notes:
-            told: Json = written.get("description")
-            written["description"] = "\n".join([told, *notes] if isinstance(told, str) and told else notes)
+            self._lost += 1
+            written["description"] = noted(written, *notes)["description"]
         return bool(notes)
 
-    def _takes_pattern(self, pattern: str) -> bool:
-        return self._dialect.patterns and _is_readable(pattern)
-
-    def _takes_names(self, pattern: str) -> bool:
-        return self._dialect.constraints and self._takes_pattern(pattern)
+    def _takes_pattern(self, pattern: str, key: str) -> bool:
+        return self._dialect.patterns and key not in self._gone and key not in self._unknown and is_readable(pattern)
 
     def _is_kept(self, reference: Json) -> bool:
         if not self._dialect.references or not isinstance(reference, str):
             return False
         steps = reference.split("/")
         in_place = reference == "#" or (len(steps) == 3 and steps[0] == "#" and steps[1] in _DEFINITIONS)
-        return in_place and is_object(_target(self._root, reference))
+        return in_place and is_object(self._target(reference)[0])
 
-    def _inlined(self, node: JsonObject, trail: tuple[int, ...]) -> tuple[JsonObject, tuple[int, ...]]:
+    def _inlined(self, node: JsonObject, trail: tuple[int, ...], *, reach: int | None = None) -> _Step:
         """Put what a schema refers to in its place, and whatever that refers to; its own keywords win."""
+        most = self._start + (self._reach if reach is None else reach)
         while "$ref" in node:
-            target = _target(self._root, node["$ref"])
+            target, size = self._target(node["$ref"])
             siblings = {key: value for key, value in node.items() if key != "$ref"}
             if not is_object(target):
+                self._lost += 1
                 node = {"not": {}, **siblings} if target is False else siblings
-            elif trail.count(id(target)) >= self._levels or len(trail) > self._reach:
-                node = merged(stub_of(target), siblings)
+            elif trail.count(id(target)) >= self._levels or len(trail) >= most:
+                self._lost += 1
+                node = merged(self._stub(target), siblings)
             else:
+                self._pay(size)
+                self._left_inlined -= 1
+                self._check()
                 trail = (*trail, id(target))
                 node = merged(target, siblings)
         return node, trail
 
-    def _without_combinators(self, node: JsonObject, trail: tuple[int, ...]) -> tuple[JsonObject, tuple[int, ...]]:
+    def _target(self, reference: Json) -> tuple[Json, int]:
+        """Find what a reference leads to, and how large that is, once for each."""
+        if not isinstance(reference, str):
+            return None, 0
+        known = self._targets.get(reference)
+        if known is None:
+            target = _target(self._root, reference)
+            known = self._targets[reference] = target, _size(target)
+        return known
+
+    def _stub(self, target: JsonObject) -> JsonObject:
+        stub = stub_of(target)
+        self._pay(len(json.dumps(stub["description"])) + 20 if "description" in stub else 0)
+        if (self._characters or 0) < 0:
+            # Types alone are hardly longer than references.
+            self._characters = 0
+            stub.pop("description", None)
+        return stub
+
+    def _pay(self, characters: int) -> None:
+        if self._characters is None:
+            self._characters = max(_MAX_INLINED, 3 * _size(self._root) // 2)
+        self._characters -= characters
+
+    def _resolved(self, node: JsonObject, trail: tuple[int, ...]) -> _Step:
+        """Put what must not be referred to in its place, and say by `nullable` what branches for null say."""
+        for _ in range(_BRANCHES):
+            if "$ref" in node and not self._is_kept(node["$ref"]):
+                node, trail = self._inlined(node, trail)
+            known = node
+            if self._dialect.type_lists == "nullable":
+                node = without_null_branch(known, references=self._dialect.references)
+            if node is known:
+                break
+        return node, trail
+
+    def _without_combinators(self, node: JsonObject, trail: tuple[int, ...]) -> _Step:
         """Make one schema of branches: one object where they say more of an object, else the first that says much."""
         for _ in range(_BRANCHES):
             if COMBINATORS.isdisjoint(node):
@@ -259,7 +308,7 @@ class _Rewriting:
             if node.get("type") == "object":
                 node = self._one_object(node, trail, _BRANCHES)
                 continue
-            rest = {key: value for key, value in node.items() if key not in COMBINATORS}
+            rest = {key: value for key, value in node.items() if key not in COMBINATORS and key != "discriminator"}
             for branch in filter(is_object, _listed(node.get("allOf"))):
                 part, trail = self._inlined(branch, trail)
                 rest = merged(part, rest)
@@ -267,32 +316,22 @@ class _Rewriting:
                 branches = [self._inlined(branch, trail) for branch in _listed(node.get(key)) if is_object(branch)]
                 chosen, trail = self._chosen(branches, trail)
                 rest = merged(chosen, rest)
-            node, trail = self._inlined(rest, trail)
+            node, trail = self._resolved(*self._inlined(rest, trail))
         return {key: value for key, value in node.items() if key not in COMBINATORS}, trail
 
-    def _chosen(
-        self, branches: list[tuple[JsonObject, tuple[int, ...]]], trail: tuple[int, ...]
-    ) -> tuple[JsonObject, tuple[int, ...]]:
+    def _chosen(self, branches: list[_Step], trail: tuple[int, ...]) -> _Step:
         telling = [(branch, its) for branch, its in branches if says_something(branch) and not is_null(branch)]
-        also_null: JsonObject = {}
-        if self._dialect.type_lists == "nullable" and any(is_null(branch) for branch, _ in branches):
-            also_null = {"nullable": True}
         constants = constants_of([branch for branch, _ in telling])
         if constants is not None:
-            return {**constants, **also_null}, trail
-        chosen, its = telling[0] if telling else ({}, trail)
-        return {**chosen, **also_null}, its
+            return constants, trail
+        return telling[0] if telling else ({}, trail)
 
     def _one_object(self, node: JsonObject, trail: tuple[int, ...], levels: int) -> JsonObject:
         """Make one object of a schema and all branches at its root."""
-        self._left_branches -= 1
-        if self._left_branches < 0 and not self._cuts:
-            raise _TooLarge
         node, trail = self._inlined(node, trail)
         is_branch = levels < _BRANCHES
-        if COMBINATORS.isdisjoint(node) and (is_branch or ("enum" not in node and "const" not in node)):
-            return node
-        if is_branch and not is_object_schema(node):
+        is_plain = COMBINATORS.isdisjoint(node) and (is_branch or ("enum" not in node and "const" not in node))
+        if is_plain or (is_branch and not is_object_schema(node)):
             return node
         flat = {
             key: [self._one_object(branch, trail, levels - 1) for branch in _listed(node.get(key)) if is_object(branch)]
@@ -303,30 +342,7 @@ class _Rewriting:
         flat["if"] = [self._one_object(branch, trail, levels - 1) for branch in conditional]
         if len(conditional) == 1:
             flat["if"].append({"type": "object"})
-        return one_object(node, flat, may_branch=self._dialect.combinators)
-
-    def _without_places(self, node: JsonObject) -> JsonObject:
-        """Let all entries of an array be what those with a place of their own may be."""
-        places = [sub for sub in _listed(node["prefixItems"]) if is_object(sub)]
-        node = {key: value for key, value in node.items() if key != "prefixItems"}
-        if not node.get("items") and places:
-            node["items"] = union_of(places, may_branch=self._dialect.combinators)
-        return node
-
-    def _pay(self, value: Json) -> None:
-        """Take the size of data from what references may still bring."""
-        if isinstance(value, str):
-            self._pay_characters(len(value))
-        elif is_object(value) or is_array(value):
-            size = self._sizes.get(id(value))
-            if size is None:
-                size = self._sizes[id(value)] = _size(value)
-            self._pay_characters(size)
-
-    def _pay_characters(self, count: int) -> None:
-        self._left_characters -= count
-        if self._left_characters < 0 and not self._cuts:
-            raise _TooLarge
+        return one_object(node, flat, may_branch=self._may_branch)
 
 
 def _listed(value: Json) -> list[Json]:
@@ -340,28 +356,34 @@ def _size(value: Json) -> int:
         return _MAX_INLINED
 
 
-def _shown(pattern: str) -> str:
-    return pattern if len(pattern) <= _SHOWN_PATTERN else f"{pattern[:_SHOWN_PATTERN]}…"
+def _without_unused(root: JsonObject) -> JsonObject:
+    """Leave out definitions at the root that nothing refers to."""
+    kept: JsonObject = {key: value for key, value in root.items() if key not in _DEFINITIONS}
+    left: list[Json] = list(kept.values())
+    used = {id(root)}
+    while left:
+        value = left.pop()
+        if is_object(value):
+            left.extend(value.values())
+            target = _target(root, value.get("$ref"))
+            if is_object(target) and id(target) not in used:
+                used.add(id(target))
+                left.append(target)
+        elif is_array(value):
+            left.extend(value)
+    for key, value in root.items():
+        entries = {name: sub for name, sub in value.items() if id(sub) in used} if is_object(value) else {}
+        if key in _DEFINITIONS and entries:
+            kept[key] = entries
+    return kept
 
 
 @lru_cache(maxsize=64)
 def _gone_keywords(dialect: SchemaDialect) -> frozenset[str]:
-    # Definitions that are still needed are those at the root.
-    return _DEFINITIONS if dialect.constraints else _DEFINITIONS | _CONSTRAINTS
-
-
-@lru_cache(maxsize=4096)
-def _is_readable(pattern: str) -> bool:
-    """Tell whether an engine that knows less than a browser's can read a pattern, as many endpoints have one."""
-    if len(pattern) > _LONGEST_PATTERN:
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError):
-            return False
-    return True
+    # Definitions that are still needed are those at the root. Choices of texts stay, and patterns are told.
+    gone = (dialect.without - _KEPT - {"enum", "pattern"}) | _DEFINITIONS | {"components"}
+    gone |= frozenset() if dialect.references else {"discriminator"}
+    return gone if dialect.constraints else gone | CONSTRAINTS
 
 
 def _target(root: JsonObject, reference: Json) -> Json:

@@ -1,7 +1,8 @@
 """Takes `<think>…</think>` out of the beginning of an answer: some models think aloud in their text. Sans-I/O.
 
 Only at the very beginning, so that prose which speaks of the tag is left alone; the tag may be split over deltas in any
-way. A thought that is not closed stays a thought.
+way, and one thought may follow another. A thought that is not closed stays a thought. Where reasoning came in a field
+of its own, a tag that only closes it is dropped, and so is a thought that comes in one piece and says the same.
 """
 
 from typing import Literal
@@ -14,13 +15,19 @@ _OPEN, _CLOSE = "<think>", "</think>"
 class ThoughtSplitter:
     """Splits one reply's text. Once it `is_done` all that follows is text, and need not be asked about."""
 
-    __slots__ = ("_held", "_place", "_raw", "is_done")
+    __slots__ = ("_heard", "_held", "_place", "_raw", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
+        self._heard: list[str] = []  # reasoning that came in a field of its own
         self._raw: list[str] = []  # all that was taken out of the text, and what stood around it
-        self._place: Literal["before", "within", "closed", "after"] = "before"
+        self._place: Literal["before", "behind_stray", "within", "closed"] = "before"
         self._held: str = ""  # what may still become a tag
+
+    def hear(self, thought: str) -> None:
+        """Take a piece of reasoning that came in a field of its own."""
+        if not self.is_done:
+            self._heard.append(thought)
 
     def split(self, text: str) -> list[TextDelta | ReasoningDelta]:
         """Take a piece of the reply and give what is known of it."""
@@ -29,31 +36,27 @@ class ThoughtSplitter:
         self._raw.append(text)
         text, self._held = self._held + text, ""
         found: list[TextDelta | ReasoningDelta] = []
-        if self._place == "before":
+        has_begun = False  # a thought, in this piece
+        while text:
+            if self._place == "within":
+                text = self._think(text, found, may_be_known=has_begun)
+                continue
+            if self._place != "before":
+                text = text.lstrip("\n")
             start = text.lstrip()
+            may_close = self._place == "before" and bool(self._heard)
             if start.startswith(_OPEN):
-                self._place, text = "within", start.removeprefix(_OPEN)
-            elif _OPEN.startswith(start):
+                self._place, text, has_begun = "within", start.removeprefix(_OPEN), True
+            elif may_close and start.startswith(_CLOSE):
+                self._place, text = "behind_stray", start.removeprefix(_CLOSE)
+                self._raw = [text]
+            elif _OPEN.startswith(start) or (may_close and _CLOSE.startswith(start)):
                 self._held = text
-                return found
+                break
             else:
-                self._place = "after"
-        if self._place == "within":
-            thought, closing, rest = text.partition(_CLOSE)
-            kept = 0 if closing else _half_tag(text)
-            thought, self._held = thought[: len(thought) - kept], text[len(text) - kept :] if kept else ""
-            if thought:
-                found.append(ReasoningDelta(thought))
-            if not closing:
-                return found
-            self._place, text = "closed", rest
-        if self._place == "closed":
-            text = text.lstrip("\n")
-        if text:
-            self.is_done = True
-            raw = "".join(self._raw) if self._place == "closed" else ""
-            self._raw = [raw[: len(raw) - len(text)]]
-            found.append(TextDelta(text))
+                self._end_before(text)
+                found.append(TextDelta(text))
+                break
         return found
 
     @property
@@ -64,10 +67,29 @@ class ThoughtSplitter:
     def rest(self) -> list[TextDelta | ReasoningDelta]:
         """What follows is no text, or nothing: give what was held back."""
         held, self._held = self._held, ""
-        self.is_done = True
+        is_thought = self._place == "within"
+        self._end_before("" if is_thought else held)
         if not held:
             return []
-        return [ReasoningDelta(held) if self._place == "within" else TextDelta(held)]
+        return [ReasoningDelta(held) if is_thought else TextDelta(held)]
+
+    def _think(self, text: str, found: list[TextDelta | ReasoningDelta], *, may_be_known: bool) -> str:
+        """Take text that begins within a thought; return what follows that."""
+        thought, closing, rest = text.partition(_CLOSE)
+        if closing:
+            self._place = "closed"
+        elif kept := _half_tag(text):
+            thought, self._held = thought[:-kept], thought[-kept:]
+        is_known = may_be_known and bool(closing) and thought.strip() == "".join(self._heard).strip()
+        if thought and not is_known:
+            found.append(ReasoningDelta(thought))
+        return rest
+
+    def _end_before(self, text: str) -> None:
+        """Take no more out of the text: this, with which it ended, is the first that stays."""
+        self.is_done = True
+        raw = "".join(self._raw)
+        self._raw = [raw[: len(raw) - len(text)]]
 
 
 def _half_tag(text: str) -> int:

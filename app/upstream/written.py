@@ -4,29 +4,25 @@
   white space, all of them call offered tools, and the reply has no real call. All else stays text, as it was written.
 - Text before a marker is passed on at once. From the marker on it is held, but only while it can still become a call,
   and no more than `MAX_HELD` characters of it; what else the reply brings meanwhile waits behind it.
-- A reply that is nothing but a call's object, without any marker, is a call too.
+- A reply that is nothing but a call's object, without any marker, is a call too; not where the answer is to be JSON.
 - Tags that are only spoken of and code blocks are left alone. Where a call has begun and then is none, nothing after it
   is run, so that no reply is run in part. Calls are still looked for, to tell that they were not run.
 
 Every character is read once, however the text is cut. Which model writes which form is not known here.
 """
 
-import re
 from collections.abc import Collection, Sequence
 
 from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta
-from app.upstream.blocks import BEGINNINGS, MARKERS, CallBlocks
+from app.upstream.blocks import CALL_FENCE, SIGN, CallBlocks
 
 MAX_HELD = 64 * 1024
 """Characters of text, and of reasoning behind it, that are held back at most."""
 _MAX_READ = 4 * MAX_HELD  # of a block that is not held
 
-_LONGEST = max(map(len, MARKERS))
-_SIGN = re.compile(r"[<\[]|`+")
-
 
 class WrittenCalls:
-    """Filters the deltas of one reply; `names` are the tools that its request offered."""
+    """Filters the deltas of one reply."""
 
     __slots__ = (
         "_blocks",
@@ -38,15 +34,24 @@ class WrittenCalls:
         "_last",
         "_may_run",
         "_names",
+        "_only_tagged",
         "_ticks",
         "left_as_text",
     )
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], *, only_tagged: bool = False, may_run: bool = True) -> None:
+        """Begin a reply.
+
+        Args:
+            names: The tools that can be called.
+            only_tagged: Bare objects and code blocks are never calls: the caller asked for a JSON answer.
+            may_run: Else nothing is held or changed, and calls are only told of.
+        """
         self.left_as_text: str | None = None
         """After the end: an offered tool, a written call of which was not run."""
         self._names = frozenset(names)
-        self._may_run = True  # else blocks are read only to be told, and nothing is held
+        self._only_tagged = only_tagged
+        self._may_run = may_run  # else blocks are read only to be told, and nothing is held
         self._has_run = False
         self._called: set[str | None] = set()  # names of real calls
         self._blocks: CallBlocks | None = None
@@ -109,16 +114,17 @@ class WrittenCalls:
             given.append(delta)
 
     def _hear(self, text: str, given: list[Delta]) -> None:
-        at = sent = 0
+        at, sent, bare = 0, 0, self._bare_from(text)
+        if self.left_as_text is not None and not self._may_run:
+            # There is nothing more to find out.
+            self._blocks, at = None, len(text)
         while at < len(text):
             blocks = self._blocks
             if blocks is None:
-                at = self._sign_from(text, at)
+                at = bare if at <= bare else self._sign_from(text, at)
                 if at == len(text):
                     break
-                before = text[at - 1] if at else self._last[-1:]
-                is_bare = self._is_beginning and text[at] == "{"
-                blocks = self._blocks = CallBlocks(self._names, is_quoted=before == "`", may_be_bare=is_bare)
+                blocks = self._blocks = self._blocks_from(text, at, may_be_bare=at == bare)
                 if self._may_run and sent < at:
                     given.append(TextDelta(text[sent:at]))
                     sent = at
@@ -134,11 +140,22 @@ class WrittenCalls:
             if blocks.is_prose or not self._may_run:
                 self._lose(blocks)
             self._may_run = self._may_run and blocks.is_prose
-        self._is_beginning = self._is_beginning and not text.strip()
         if sent < len(text):
-            is_held = self._may_run and self._blocks is not None
+            is_held = self._may_run and self._blocks is not None and not self._blocks.is_hopeless
             (self._held if is_held else given).append(TextDelta(text[sent:]))
         self._last = text or self._last
+
+    def _bare_from(self, text: str) -> int:
+        """Find the object with which the reply begins; -1 where it does not begin with one in this text."""
+        if not self._is_beginning:
+            return -1
+        start = len(text) - len(text.lstrip())
+        self._is_beginning = start == len(text)
+        return start if text.startswith("{", start) and not self._only_tagged else -1
+
+    def _blocks_from(self, text: str, at: int, *, may_be_bare: bool) -> CallBlocks:
+        is_quoted = (text[at - 1] if at else self._last[-1:]) == "`"
+        return CallBlocks(self._names, is_quoted=is_quoted, may_be_bare=may_be_bare, only_tagged=self._only_tagged)
 
     def _give_up(self, given: list[Delta]) -> None:
         self._may_run = False
@@ -148,31 +165,50 @@ class WrittenCalls:
     def _lose(self, blocks: CallBlocks) -> None:
         self._blocks = None
         self._fence, self._ticks = blocks.fence, 0
-        if blocks.is_quoted:
-            return
-        self.left_as_text = self.left_as_text or blocks.named
-        self._may_run = self._may_run and not blocks.is_begun and not blocks.next_marker
+        if not blocks.is_quoted:
+            self.left_as_text = self.left_as_text or blocks.named
+            self._may_run = self._may_run and not blocks.is_begun
+        # Of what begins with the next marker a part is passed on already.
+        self._may_run = self._may_run and not blocks.next_marker
         if blocks.next_marker:
-            self._blocks = CallBlocks(self._names, is_quoted=False)
+            self._blocks = CallBlocks(self._names, is_quoted=False, only_tagged=self._only_tagged)
             self._blocks.read(blocks.next_marker, 0, len(blocks.next_marker))
 
     def _sign_from(self, text: str, at: int) -> int:
         """Find what may be a marker or the fence of a call; the length of the text where there is none."""
-        if self._is_beginning and text[at:].lstrip()[:1] == "{" and not text[:at].strip():
-            return text.index("{", at)
-        for found in _SIGN.finditer(text, at):
-            start, size, is_cut = found.start(), len(found[0]), found.end() == len(text)
-            before = text[start - 1] if start else self._last[-1:]
-            if found[0][0] != "`":
-                near = text[start : start + _LONGEST]
-                if not self._fence and (near.startswith(MARKERS) or near in BEGINNINGS):
-                    return start
-            elif not self._fence:
-                if before in ("", "\n"):
-                    return start
-            else:
-                run = self._ticks if start == 0 and before == "`" else 0
-                size = size + run if run or before == "\n" else 0
-                self._ticks = size if is_cut else 0
-                self._fence = 0 if size >= self._fence else self._fence
+        while at < len(text):
+            if self._fence:
+                at = self._end_of_fence(text, at)
+                continue
+            found = SIGN.search(text, at)
+            if found is None:
+                break
+            start, at = found.span()
+            if text[start] != "`":
+                return start
+            if start == 0 and self._last[-1:] not in ("", "\n"):
+                continue
+            if at == len(text) or (not self._only_tagged and CALL_FENCE.match(text, at)):
+                return start
+            self._fence = at - start
+        return len(text)
+
+    def _end_of_fence(self, text: str, at: int) -> int:
+        """Go on to the end of the code block in which the text stands, or of the text."""
+        fence, before = self._fence, self._last[-1:]
+        ticks = self._ticks if before == "`" else 0
+        if at == 0 and (ticks or before == "\n"):
+            run = len(text) - len(text.lstrip("`"))
+            if ticks + run >= fence:
+                self._fence = 0
+                return run
+            if run == len(text):
+                self._ticks = ticks + run
+                return run
+        found = text.find("\n" + "`" * fence, max(0, at - 1))
+        if found >= 0:
+            self._fence = 0
+            return found + 1 + fence
+        line = text.rstrip("`")
+        self._ticks = len(text) - len(line) if line.endswith("\n") else 0
         return len(text)

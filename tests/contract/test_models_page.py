@@ -1,4 +1,4 @@
-"""The page on models names every fact with its values, and the README every notice."""
+"""The page on models names every fact with its values."""
 
 import re
 from dataclasses import fields
@@ -7,7 +7,6 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from app.upstream.adapt import ChangeCode
 from app.upstream.catalogue import models_from_json
 from app.upstream.quirks import Quirks
 from app.upstream.schemas import SchemaDialect
@@ -52,12 +51,3 @@ def test_the_example_of_the_setting_can_be_read() -> None:
     assert example is not None
     (model,) = models_from_json(re.sub(r"\s//[^\n]*", "", example[1]))
     assert model.quirks["callIds"] == "nine"
-
-
-def test_every_notice_is_in_the_readme() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "app").rglob("*.py"))
-    codes = set(re.findall(r"Notice\(\s*\"([a-z_]+)\"", source))
-    codes |= set(get_args(ChangeCode))
-    assert len(codes) >= 12
-    readme = (ROOT / "README.md").read_text()
-    assert [code for code in sorted(codes) if f"`{code}`" not in readme] == []

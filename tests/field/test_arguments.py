@@ -24,6 +24,20 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"q": "tin", "lang": None},
         {"q": "tin"},
     ),
+    "FR-065 in an optional model": (
+        {
+            "properties": {"o": {"anyOf": [{"$ref": "#/$defs/O"}, {"type": "null"}]}},
+            "$defs": {"O": {"type": "object", "properties": {"n": {"type": "integer"}, "lang": STRING}}},
+        },
+        {"o": {"n": "5", "lang": None}},
+        {"o": {"n": 5}},
+    ),
+    "FR-065 in one of several shapes": (
+        {"anyOf": [{"properties": {"n": {"type": "integer"}}}, {"properties": {"x": STRING}}]},
+        {"n": "5", "x": None},
+        {"n": 5},
+    ),
+    "FR-066 where the server takes anything": ({"properties": {"v": {"title": "Value"}}}, {"v": None}, {"v": None}),
     "FR-049": ({"properties": {"tag": {"type": ["string", "null"]}}}, {"tag": None}, {"tag": None}),
 }
 

@@ -14,12 +14,12 @@ from tests.field.test_streams import END, fn, tc
 
 pytestmark = pytest.mark.anyio
 
-VALID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+VALID = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 LONG = "list_all_directory_entries_with_sizes_and_modification_dates_recursive"
 
 LISTS: dict[str, list[str]] = {
     "FR-059": ["album.add/item one"],
-    "FR-059 of any kind": ["über", "日本語", "a b", "tool:x", "a/b", "x" * 128, "..", "-"],
+    "FR-059 of any kind": ["über", "日本語", "a b", "tool:x", "a/b", "x" * 128, "..", "-", "2fa"],
     "FR-060": [LONG],
     "FR-060 the same beginning": [f"{LONG}_a", f"{LONG}_b", LONG],
     "FR-061": ["a.b", "a_b"],

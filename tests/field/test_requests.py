@@ -62,11 +62,20 @@ async def test_fr_035_complaint_that_stays_ends_the_run_and_nothing_is_sent_twic
 
 
 async def test_fr_035_what_did_not_help_is_not_remembered() -> None:
-    answers = [failure(400, "unknown field stream_options"), failure(400, "the account is closed")]
+    complaint = "unknown field stream_options (request {}-7f3e81b2c9)"
+    answers = [failure(400, complaint.format(number)) for number in (1, 2)]
     async with open_field(answers) as it:
         first, second = await it.run(), await it.run()
     assert (first.last["code"], second.answer["text"]) == ("upstream_refused", "Done.")
     assert ["stream_options" in request.json for request in it.upstream.asks] == [True, False, True]
+
+
+async def test_fr_035_what_helped_is_remembered_also_where_the_run_failed_for_another_reason() -> None:
+    answers = [failure(400, "unknown field stream_options"), failure(400, "the account is closed")]
+    async with open_field(answers) as it:
+        first, second = await it.run(), await it.run()
+    assert (first.last["code"], second.answer["text"]) == ("upstream_refused", "Done.")
+    assert ["stream_options" in request.json for request in it.upstream.asks] == [True, False, False]
 
 
 async def test_fr_035_two_complaints_of_one_endpoint_are_both_met() -> None:
@@ -394,8 +403,11 @@ async def test_fr_058_refused_tool_is_left_out_by_name_and_the_chat_goes_on(fiel
     async with open_field(refusing(failure(400, message, **fields), refuses)) as it:
         first, second = await it.run(), await it.run()
     assert first.answer["text"] == second.answer["text"] == "Done."
-    notice = first.named("notice")[0]
-    assert (notice["code"], notice["server"], notice["tool"]) == ("tool_dropped", "box", "look_up")
+    for run in (first, second):
+        (notice,) = run.named("notice")
+        assert (notice["code"], notice["server"], notice["tool"]) == ("tool_dropped", "box", "look_up")
+    named = [re.findall(r"look_up|clock", request.json["messages"][0]["content"]) for request in it.upstream.asks]
+    assert named == [["look_up", "clock"], *[["clock"]] * 4]
     assert len(it.upstream.asks) == 5
     assert [tool["function"]["name"] for tool in it.request(1)["tools"]] == ["clock", "save"]
 
@@ -413,6 +425,20 @@ async def test_fr_058_several_bad_tools_are_left_out_one_after_the_other() -> No
         run = await it.run()
     assert run.answer["text"] == "Done."
     assert {data["tool"] for data in run.named("notice")} == bad
+
+
+async def test_fr_058_a_tool_that_moved_into_the_place_of_a_bad_one_is_another_tool() -> None:
+    tools = [tool_entry(f"t{number}") for number in range(12)]
+
+    def script(request: Request) -> Answer:
+        bad = [at for at, tool in enumerate(request.json["tools"]) if tool["function"]["name"] != "t11"]
+        return failure(400, "schema error", param=f"tools[{bad[0]}].function.parameters") if bad else DONE
+
+    async with open_field(script, tools=tools) as it:
+        run = await it.run()
+    assert run.answer["text"] == "Done."
+    assert len(it.upstream.asks) == 12
+    assert said(run) == ["tool_dropped"] * 11
 
 
 async def test_fr_058_model_that_takes_no_tools_answers_without_and_is_not_offered_them_again() -> None:
@@ -497,3 +523,77 @@ async def test_reasoning_is_no_part_of_what_the_model_is_told_it_said() -> None:
     async with open_field([stream(reasoning("need the time"), CALL, END)]) as it:
         await it.run(reasoning="inline")
     assert it.request(1)["messages"][2]["content"] == ""
+
+
+TAGGED = '<tool_call>{"name":"clock","arguments":{}}</tool_call>'
+
+
+async def test_fr_103_call_written_into_the_closing_answer_is_told() -> None:
+    async with open_field([stream(CALL, END), stream(text(TAGGED), end())]) as it:
+        run = await it.run(max_rounds=1)
+    assert it.executed == CLOCK
+    assert said(run) == ["round_limit", "written_call"]
+
+
+async def test_fr_103_endpoint_that_wants_tools_beside_old_calls_gets_their_names_for_the_closing_answer() -> None:
+    def script(request: Request) -> Answer:
+        if not echoed_calls(request.json):
+            return stream(CALL, END)
+        missing = failure(400, "This model doesn't support tool calling without `tools=` param specified")
+        return DONE if "tools" in request.json else missing
+
+    async with open_field(script) as it:
+        run = await it.run(max_rounds=1)
+    assert (run.answer["text"], run.answer["reason"]) == ("Done.", "rounds")
+    closing = it.request(2)
+    assert [tool["function"]["name"] for tool in closing["tools"]] == ["clock"]
+    assert closing["tool_choice"] == "none"
+
+
+async def test_fr_064_named_tool_is_offered_also_where_there_are_too_many() -> None:
+    tools = [tool_entry(f"t{number}") for number in range(20)]
+    models = json.dumps([{"id": "m", "quirks": {"maxTools": 5}}])
+    choice = {"type": "function", "function": {"name": "t17"}}
+    async with open_field([], tools=tools, models=models) as it:
+        await it.run(tool_choice=choice)
+    assert [tool["function"]["name"] for tool in it.request(0)["tools"]] == ["t0", "t1", "t2", "t3", "t17"]
+    assert it.request(0)["tool_choice"] == choice
+
+
+async def test_what_is_left_out_of_a_request_is_told_in_later_runs_too() -> None:
+    def script(request: Request) -> Answer:
+        return failure(400, "Unknown parameter: 'seed'.", param="seed") if "seed" in request.json else DONE
+
+    async with open_field(script) as it:
+        runs = [await it.run(seed=7), await it.run(seed=7), await it.run()]
+    assert [said(run) for run in runs] == [["request_adapted"], ["request_adapted"], []]
+    assert "seed" in runs[1].named("notice")[0]["message"]
+
+
+async def test_tools_that_are_forced_are_sent_in_spite_of_what_is_known() -> None:
+    models = json.dumps([{"id": "m", "quirks": {"tools": False}}])
+    async with open_field([], models=models) as it:
+        plain, forced = await it.run(), await it.run(force_tools=True)
+    assert plain.status("prepared")["reason"] == "model_without_tools"
+    assert forced.status("prepared")["tools"] == "active"
+    assert ["tools" in request.json for request in it.upstream.asks] == [False, True]
+
+
+async def test_names_in_the_callers_history_are_in_the_form_that_endpoints_take() -> None:
+    history = [
+        {"role": "assistant", "content": "", "tool_calls": [fn("My server.get time", "{}", id="c1", type="function")]},
+        {"role": "tool", "tool_call_id": "c1", "content": "noon"},
+        {"role": "user", "content": "And now?"},
+    ]
+    async with open_field([]) as it:
+        await it.run(messages=history)
+    assert echoed_calls(it.request(0))[0]["function"]["name"] == "My_server_get_time"
+
+
+async def test_thought_that_was_not_closed_does_not_take_our_words_into_the_conversation() -> None:
+    models = json.dumps([{"id": "m", "preservesReasoning": True}])
+    async with open_field([stream(text("<think>the answer"), end("length"))], models=models) as it:
+        run = await it.run()
+        ended = await snapshot(it, run)
+    content = ended["messages"][-1]["content"]
+    assert content == f"<think>the answer</think>\n\n{run.answer['text']}"

@@ -193,9 +193,20 @@ ROWS: dict[str, Row] = {
             "as markup": "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
             "announced": '[TOOL_CALLS][{"name":"clock","arguments":{}}]',
             "announced by name": "[TOOL_CALLS]clock[ARGS]{}",
+            "announced with an id": "[TOOL_CALLS]clock[CALL_ID]123456789[ARGS]{}",
+            "as a name in a tag": "<tool_call>clock\n</tool_call>",
+            "with a token behind it": '<tool_call>{"name":"clock","arguments":{}}</tool_call><|im_end|>',
+            "with null for arguments": '<tool_call>{"name":"clock","arguments":null}</tool_call>',
             "in a fence": '```json\n{"name":"clock","arguments":{}}\n```\n',
         }.items()
     },
+    "FR-025 as keys and values": Row(
+        [text("<tool_call>look_up\n<arg_key>q</arg_key>\n<arg_value>tin</arg_value>\n</tool_call>"), end("stop")], LOOK
+    ),
+    "FR-025 bare, two": Row(
+        [text('{"name":"clock","arguments":{}}; {"name":"look_up","arguments":{"q":"tin"}}'), end("stop")],
+        [*LOOK, *CLOCK],
+    ),
     "FR-025 bare": Row([text('{"name":"clock",'), text('"arguments":{}}'), end("stop")], CLOCK),
     **{
         f"FR-025 {name}": Row([text(said), end("stop")], text=said, also=lambda run, _field: run.named("notice") == [])
@@ -269,6 +280,10 @@ async def test_report_of_a_stream_ends_as_it_should(row: Row) -> None:
 BROKEN: dict[str, tuple[Answer, str, str]] = {
     "FR-018": (Answer(), "upstream_failed", ""),
     "FR-019": (stream(text("The result is"), done=False), "upstream_incomplete", "The result is"),
+    **{
+        f"FR-019 {reason}": (stream(text("The result is"), end(reason)), "upstream_incomplete", "The result is")
+        for reason in ("insufficient_system_resource", "network_error", "malformed_function_call", "pause_turn")
+    },
     "FR-019 cut": (stream(text("The result is"), CUT), "upstream_incomplete", "The result is"),
 }
 

@@ -13,6 +13,7 @@ from app.domain.events import (
     Finished,
     Prepared,
     ReasoningToken,
+    RouterMetadata,
     Token,
     ToolCalled,
     ToolFailed,
@@ -236,6 +237,14 @@ async def test_snapshot_shows_what_was_streamed_until_there_is_an_answer() -> No
     shown = log.snapshot()
     assert (shown["state"], shown["outcome"], shown["text"]) == ("ended", "completed", "Hello.")
     assert "error" not in shown
+
+
+async def test_snapshot_shows_the_model_that_answers_also_when_it_is_another_than_the_one_chosen() -> None:
+    log = log_with(0)
+    log.append(Prepared("first", "active"))
+    assert log.snapshot()["model"] == "first"
+    log.append(RouterMetadata("chat", "second"))
+    assert log.snapshot()["model"] == "second"
 
 
 async def test_snapshot_of_a_failed_run_keeps_the_text_and_tells_the_error() -> None:

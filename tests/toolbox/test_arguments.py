@@ -4,20 +4,44 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, ValidationError, validate
 
 from app.toolbox.arguments import fitted_arguments
 
-STRING, INTEGER, ARRAY = {"type": "string"}, {"type": "integer"}, {"type": "array"}
-REF = {"$ref": "#/$defs/N"}
+Json = dict[str, Any]
+Rows = dict[str, tuple[Json, Json, Json]]
+
+STRING, INTEGER, ARRAY, NULL = {"type": "string"}, {"type": "integer"}, {"type": "array"}, {"type": "null"}
+REF, OPTIONS, ORDER = {"$ref": "#/$defs/N"}, {"$ref": "#/$defs/O"}, {"enum": ["asc", "desc"]}
+MODEL = {"type": "object", "properties": {"n": INTEGER, "lang": STRING}, "required": ["n"]}
+INTEGERS = {"type": "array", "items": INTEGER}
+DEFINITIONS = {"N": INTEGER, "O": MODEL, "A": {"allOf": [OPTIONS]}, "a/b c%d": INTEGER}
 
 
-def schema(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "$defs": {"N": INTEGER}}
+def schema(required: tuple[str, ...] = (), **properties: Any) -> Json:
+    return {"type": "object", "properties": properties, "required": list(required), "$defs": DEFINITIONS}
 
 
-ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+def union(*branches: Json, word: str = "anyOf") -> Json:
+    return {word: list(branches)}
+
+
+def closed(required: tuple[str, ...] = (), **properties: Any) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def nullable(branch: Json) -> Json:
+    return union(branch, NULL)
+
+
+ROWS: Rows = {
     "lists and numbers in texts": (
         schema(tags=ARRAY, n=INTEGER),
         {"tags": '["a","b"]', "n": "5"},
@@ -56,9 +80,196 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "unknown keys": (schema(q=STRING), {"x": None, "y": "5"}, {"x": None, "y": "5"}),
 }
 
+UNION = union(schema(n=INTEGER), schema(x=STRING))
+A, B = schema(("k",), k={"const": "a"}, v=INTEGER), schema(("k", "v"), k={"enum": ["b"]}, v=STRING)
+TWO = schema(u=union(A, B, NULL))
+ONE = schema(u=union(schema(k={"const": 1}, v=INTEGER), schema(k={"const": 2}, v=STRING)))
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_arguments_are_fitted(row: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
+SHAPES: Rows = {
+    "an optional model": (
+        schema(o=nullable(OPTIONS)),
+        {"o": {"n": "5", "lang": None}},
+        {"o": {"n": 5}},
+    ),
+    "an optional model in a text": (
+        schema(o=nullable(OPTIONS)),
+        {"o": '{"n":"5","lang":""}'},
+        {"o": {"n": 5, "lang": ""}},
+    ),
+    "an optional model that is null": (schema(o=nullable(OPTIONS)), {"o": None}, {"o": None}),
+    "null in a text": (schema(o=nullable(OPTIONS)), {"o": "null"}, {"o": None}),
+    "an optional model that is an empty text": (schema(o=nullable(OPTIONS)), {"o": ""}, {}),
+    "an optional list": (schema(l=nullable(INTEGERS)), {"l": ["1", "2"]}, {"l": [1, 2]}),
+    "an optional list in a text": (schema(l=nullable(INTEGERS)), {"l": '["1","2"]'}, {"l": [1, 2]}),
+    "a list of optional models": (
+        schema(l={"type": "array", "items": nullable(OPTIONS)}),
+        {"l": [{"n": "1"}, None, '{"n":2}']},
+        {"l": [{"n": 1}, None, {"n": 2}]},
+    ),
+    "a model that allOf wraps": (schema(o={"allOf": [OPTIONS]}), {"o": '{"n":5}'}, {"o": {"n": 5}}),
+    "and wraps again": (
+        schema(o={"allOf": [{"allOf": [{"$ref": "#/$defs/A"}]}], "default": {}}),
+        {"o": {"n": "5", "lang": None}},
+        {"o": {"n": 5}},
+    ),
+    "two parts that both hold": (
+        schema(n={"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "null"]}]}),
+        {"n": "5"},
+        {"n": 5},
+    ),
+    "a model in the old way": (schema(o={"nullable": True, "allOf": [OPTIONS]}), {"o": None}, {"o": None}),
+    "its property": (schema(o={"nullable": True, "allOf": [OPTIONS]}), {"o": {"n": "5"}}, {"o": {"n": 5}}),
+    "a root of branches": (UNION, {"n": "5", "x": None}, {"n": 5}),
+    "of which one holds": ({"oneOf": UNION["anyOf"]}, {"n": "5", "x": None}, {"n": 5}),
+    "a root of parts": ({"allOf": UNION["anyOf"]}, {"n": "5", "x": None}, {"n": 5}),
+    "a root elsewhere": ({"$ref": "#/$defs/O", "$defs": DEFINITIONS}, {"n": "5", "lang": None}, {"n": 5}),
+    "a part requires it": ({"allOf": [schema(("x",), x=STRING)]}, {"x": None}, {"x": None}),
+    "the root requires it": ({**UNION, "required": ["x"]}, {"x": None}, {"x": None}),
+    "every branch requires it": (
+        union(schema(("x",), x=STRING), schema(("x",), x=INTEGER)),
+        {"x": None},
+        {"x": None},
+    ),
+    "one of the branches requires it": (union(schema(("x",), x=STRING), schema(x=INTEGER)), {"x": None}, {}),
+    "branches that only require": (
+        {**schema(a=STRING, b=STRING), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"a": "x", "b": None},
+        {"a": "x"},
+    ),
+    "a property that requires itself": (schema(x={"type": "string", "required": True}), {"x": None}, {"x": None}),
+    "a map": ({"type": "object", "additionalProperties": {"type": "number"}}, {"a": "5"}, {"a": 5}),
+    "a map of models": (schema(m={"additionalProperties": OPTIONS}), {"m": {"a": '{"n":"5"}'}}, {"m": {"a": {"n": 5}}}),
+    "a key of a map": ({"additionalProperties": INTEGER}, {"a": None, "b": ""}, {"a": None, "b": ""}),
+    "a map beside properties": (
+        {**schema(q=STRING), "additionalProperties": INTEGER},
+        {"q": "5", "a": "5"},
+        {"q": "5", "a": 5},
+    ),
+    "a map beside patterns": (
+        {"patternProperties": {"^s": STRING}, "additionalProperties": INTEGER},
+        {"s": "5", "a": "5"},
+        {"s": "5", "a": "5"},
+    ),
+    "no other keys": (
+        {**schema(q=STRING), "additionalProperties": False},
+        {"x": "5", "y": None},
+        {"x": "5", "y": None},
+    ),
+    "a tuple": (
+        schema(t={"type": "array", "prefixItems": [INTEGER, STRING, INTEGER]}),
+        {"t": ["1", "2", "3", "4"]},
+        {"t": [1, "2", 3, "4"]},
+    ),
+    "a tuple and the rest": (
+        schema(t={"prefixItems": [STRING], "items": INTEGER}),
+        {"t": ["1"] * 40},
+        {"t": ["1"] + [1] * 39},
+    ),
+    "a tuple in the old way": (
+        schema(t={"type": "array", "items": [INTEGER, STRING], "additionalItems": INTEGER}),
+        {"t": '["1","2","3"]'},
+        {"t": [1, "2", 3]},
+    ),
+    "a tuple of many places": (
+        schema(t={"prefixItems": [INTEGER] * 16 + [STRING] * 4, "items": INTEGER}),
+        {"t": ["1"] * 24},
+        {"t": [1] * 16 + ["1"] * 8},
+    ),
+    "a list or a tuple": (schema(t=union(INTEGERS, {"prefixItems": [STRING]})), {"t": ["1", "2"]}, {"t": ["1", 2]}),
+    "branches that disagree": (
+        schema(u=union(schema(v=INTEGER), schema(v=STRING))),
+        {"u": {"v": "5"}},
+        {"u": {"v": "5"}},
+    ),
+    "branches that agree": (
+        schema(u=union(schema(v=INTEGER), schema(v=INTEGERS))),
+        {"u": {"v": "[5]"}},
+        {"u": {"v": [5]}},
+    ),
+    "a branch that takes every key": (
+        schema(u=union(schema(v=INTEGER), {"type": "object", "additionalProperties": True})),
+        {"u": {"v": "5"}},
+        {"u": {"v": "5"}},
+    ),
+    "branches of branches": (
+        schema(u=nullable(union(schema(v=INTEGER), nullable(schema(w=STRING))))),
+        {"u": {"v": "5", "w": None}},
+        {"u": {"v": 5}},
+    ),
+    "the branch that is named": (TWO, {"u": {"k": "a", "v": "5"}}, {"u": {"k": "a", "v": 5}}),
+    "the other branch that is named": (TWO, {"u": {"k": "b", "v": "5"}}, {"u": {"k": "b", "v": "5"}}),
+    "what the named branch requires": (TWO, {"u": {"k": "b", "v": None}}, {"u": {"k": "b", "v": None}}),
+    "what the named branch does not": (TWO, {"u": {"k": "a", "v": None}}, {"u": {"k": "a"}}),
+    "a branch that nobody named": (TWO, {"u": {"k": "c", "v": "5"}}, {"u": {"k": "c", "v": "5"}}),
+    "a name that is no text": (ONE, {"u": {"v": "5", "k": "1"}}, {"u": {"v": 5, "k": 1}}),
+    "true is not one": (ONE, {"u": {"v": "5", "k": True}}, {"u": {"v": "5", "k": True}}),
+    "a choice that was not made": (
+        union(schema(sort=ORDER, n=INTEGER), schema(x=STRING)),
+        {"sort": "", "n": "5"},
+        {"n": 5},
+    ),
+    "null for a choice": (schema(q=ORDER), {"q": None}, {}),
+    "an empty text for a choice": (schema(q=ORDER), {"q": ""}, {}),
+    "a choice that is empty": (schema(q={"enum": ["", "asc"]}), {"q": ""}, {"q": ""}),
+    "a choice that is null": (schema(q={"enum": [None, "asc"]}), {"q": None}, {"q": None}),
+    "a required choice": (schema(("q", "r"), q=ORDER, r=ORDER), {"q": None, "r": ""}, {"q": None, "r": ""}),
+    "an empty text that is too short": (schema(q={"type": "string", "minLength": 1}), {"q": ""}, {}),
+    "also where null would do": (schema(q=nullable({"type": "string", "minLength": 1})), {"q": ""}, {}),
+    "also where it is required": (schema(("q",), q={"type": "string", "minLength": 1}), {"q": ""}, {"q": ""}),
+    "a number or a word": (schema(q=union(INTEGER, {"const": "auto"})), {"q": "5"}, {"q": 5}),
+    "a word or a number": (schema(q=union(INTEGER, {"const": "auto"})), {"q": "auto"}, {"q": "auto"}),
+    "a number that is no choice": (schema(q={"enum": [1, 2]}), {"q": "3"}, {"q": "3"}),
+    "not a number": (schema(n={"type": "number"}), {"n": "NaN"}, {"n": "NaN"}),
+    "no end": (schema(n={"type": "number"}), {"n": "-Infinity"}, {"n": "-Infinity"}),
+    "too large a number": (schema(n={"type": "number"}), {"n": "1e400"}, {"n": "1e400"}),
+    "too large a number in a list": (schema(l=ARRAY), {"l": "[1e400]"}, {"l": "[1e400]"}),
+    "half a character": (schema(l=ARRAY), {"l": r'["\ud83d"]'}, {"l": r'["\ud83d"]'}),
+    "a whole one": (schema(l=ARRAY), {"l": r'["\ud83d\ude00"]'}, {"l": ["😀"]}),
+    "a text that nests deeply": (schema(l=ARRAY), {"l": "[" * 70 + "]" * 70}, {"l": "[" * 70 + "]" * 70}),
+    "anything by title": (schema(v={"title": "Value"}), {"v": None}, {"v": None}),
+    "anything as a text": (schema(v={"title": "Value"}, w={}), {"v": "5", "w": ""}, {"v": "5", "w": ""}),
+    "anything by word": (schema(v=True, w={"type": "any"}), {"v": None, "w": "5"}, {"v": None, "w": "5"}),
+    "nothing": (schema(v=False, w={"not": {}}), {"v": None, "w": "5"}, {"w": "5"}),
+    "words that people use": (schema(n={"type": "int"}, l="list"), {"n": "5", "l": "[5]"}, {"n": 5, "l": [5]}),
+    "a list of properties": ({"properties": [{"name": "n", "type": "integer"}]}, {"n": "5"}, {"n": 5}),
+    "a reference with odd signs": (schema(n={"$ref": "#/$defs/a~1b%20c%25d"}), {"n": "5"}, {"n": 5}),
+    "a reference that leads through another one": (
+        schema(n={"$ref": "#/$defs/A/allOf/0/properties/n"}),
+        {"n": "5"},
+        {"n": "5"},
+    ),
+    "a reference to a branch": (
+        schema(n={"$ref": "#/properties/m/anyOf/0"}, m=nullable(INTEGER)),
+        {"n": "5"},
+        {"n": 5},
+    ),
+    "a reference to the other name of definitions": (schema(n={"$ref": "#/definitions/N"}), {"n": "5"}, {"n": 5}),
+    "a reference to a name": (schema(n={"$ref": "#N"}), {"n": "5"}, {"n": "5"}),
+    "a reference to itself": (schema(n={"$ref": "#/properties/n"}), {"n": "5"}, {"n": "5"}),
+    "a tree": (
+        {"properties": {"n": INTEGER, "kids": {"type": "array", "items": {"$ref": "#"}}}},
+        {"kids": '[{"n":"1","kids":[{"n":"2"}]}]'},
+        {"kids": [{"n": 1, "kids": [{"n": 2}]}]},
+    ),
+    "definitions of its own": (
+        {"properties": {"o": {"properties": {"n": {"$ref": "#/$defs/N"}}, "$defs": {"N": INTEGER}}}},
+        {"o": {"n": "5"}},
+        {"o": {"n": 5}},
+    ),
+    "definitions that disagree": (
+        {
+            "properties": {
+                name: {"properties": {"n": REF}, "$defs": {"N": one}} for name, one in (("o", INTEGER), ("p", STRING))
+            }
+        },
+        {"o": {"n": "5"}, "p": {"n": "5"}},
+        {"o": {"n": "5"}, "p": {"n": "5"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("row", (ROWS | SHAPES).values(), ids=ROWS | SHAPES)
+def test_arguments_are_fitted(row: tuple[Json, Json, Json]) -> None:
     tool, written, sent = row
     before = copy.deepcopy((tool, written))
     fitted = fitted_arguments(written, tool)
@@ -67,24 +278,181 @@ def test_arguments_are_fitted(row: tuple[dict[str, Any], dict[str, Any], dict[st
     assert (tool, written) == before
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "type", "items", "$ref"]), inner),
-    max_leaves=12,
+def doubling(levels: int, last: Json) -> Json:
+    """Return definitions, each of which offers the next one twice."""
+    steps = {f"D{level}": union(*({"$ref": f"#/$defs/D{level + 1}"},) * 2) for level in range(levels)}
+    return {**steps, f"D{levels}": last}
+
+
+@pytest.mark.parametrize(("levels", "sent"), [(4, {"a": 5, "b": 5}), (14, {"a": "5", "b": "5"})])
+def test_arguments_pass_as_they_are_where_branches_double_too_often(levels: int, sent: Json) -> None:
+    tool = {"properties": {"a": {"$ref": "#/$defs/D0"}, "b": INTEGER}, "$defs": doubling(levels, INTEGER)}
+    assert fitted_arguments({"a": "5", "b": "5"}, tool) == sent
+
+
+def test_branches_that_double_at_every_level_of_the_arguments_end() -> None:
+    tool: Json = {"$ref": "#/$defs/D0", "$defs": doubling(10, {"properties": {"x": {"$ref": "#/$defs/D0"}}})}
+    written: Json = {"x": {"x": {"x": {"x": "5"}}}}
+    assert fitted_arguments(written, tool) == written
+
+
+def test_many_rows_are_fitted() -> None:
+    row = schema(n=nullable(INTEGER), q=nullable(STRING), lang=STRING)
+    tool = schema(rows={"type": "array", "items": row})
+    written = [{"n": "5", "q": None, "lang": None} for _ in range(300)]
+    assert fitted_arguments({"rows": written}, tool) == {"rows": [{"n": 5, "q": None}] * 300}
+
+
+def test_values_that_lie_deep_pass_as_they_are() -> None:
+    tool = {"properties": {"o": {"$ref": "#"}, "n": INTEGER}}
+    written: Json = {"n": "5"}
+    for _ in range(20):
+        written = {"o": written}
+    fitted = fitted_arguments(written, tool)
+    assert fitted == written
+    assert fitted_arguments({"o": {"o": {"n": "5"}}}, tool) == {"o": {"o": {"n": 5}}}
+
+
+NAMES = st.sampled_from(["a", "b", "k"])
+MISWRITTEN = st.sampled_from([None, "", "1", "2.0", "true", "null", "[]", '["1"]', '{"a":"1","b":null}', '{"k":"1"}'])
+SCALARS = MISWRITTEN | st.sampled_from([True, 1, 2, 2.0, 0.5, "x", "1e999"])
+VALUES = st.recursive(
+    MISWRITTEN | SCALARS,
+    lambda inner: st.lists(inner, min_size=1, max_size=3) | st.dictionaries(NAMES, inner, min_size=1),
+    max_leaves=6,
+)
+ARGUMENTS = st.fixed_dictionaries({}, optional={"a": VALUES, "b": MISWRITTEN, "k": SCALARS})
+
+WORDS = st.sampled_from(
+    ["type", "enum", "const", "minLength", "nullable", "not", "anyOf", "oneOf", "allOf", "$ref", "$defs", "required"]
+) | st.sampled_from(
+    [
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "properties",
+        "additionalProperties",
+        "patternProperties",
+        "a",
+        "b",
+        "k",
+    ]
+)
+TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "object", "array"])
+REFERENCES = st.sampled_from(["#", "#/$defs/a", "#/$defs/b", "#/properties/a", "#/anyOf/0", "#a", "", "#/"])
+ANY_SCHEMA = st.recursive(
+    SCALARS | TYPES | REFERENCES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=20,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["a", "b"]), JSON), st.dictionaries(st.sampled_from(["a", "b"]), JSON))
-def test_any_schema_and_any_arguments_are_survived_and_fitting_twice_changes_nothing(
-    written: dict[str, Any], properties: dict[str, Any]
-) -> None:
-    tool = schema(**properties)
+def well_formed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    named, listed = st.dictionaries(NAMES, inner, min_size=1), st.lists(inner, min_size=1, max_size=3)
+    required = {"required": st.lists(NAMES, max_size=2)}
+    return (
+        st.fixed_dictionaries({"properties": named}, optional={**required, "additionalProperties": inner})
+        | st.fixed_dictionaries({"items": inner}, optional={"prefixItems": listed, "type": st.just("array")})
+        | st.fixed_dictionaries({"anyOf": listed}, optional={"allOf": listed, "properties": named, **required})
+        | st.fixed_dictionaries({"oneOf": listed}, optional={"nullable": st.booleans()})
+    )
+
+
+CHOICES = st.sampled_from([None, True, 1, 2, "x", "1"])
+LEAF = (
+    st.fixed_dictionaries({"type": TYPES})
+    | st.fixed_dictionaries({"const": CHOICES})
+    | st.fixed_dictionaries({"enum": st.lists(CHOICES, min_size=1, max_size=3)})
+    | st.fixed_dictionaries({"$ref": REFERENCES})
+)
+SHAPED_SCHEMA = st.recursive(LEAF, well_formed, max_leaves=8)
+NAMED = st.fixed_dictionaries({"a": SHAPED_SCHEMA, "b": LEAF, "k": LEAF})
+
+
+def same(value: Any, other: Any) -> bool:
+    return repr(value) == repr(other)  # by type as well
+
+
+@given(ARGUMENTS, st.dictionaries(WORDS, ANY_SCHEMA), st.dictionaries(NAMES, st.dictionaries(WORDS, ANY_SCHEMA)))
+def test_any_schema_is_survived(written: Json, tool: Json, properties: Json) -> None:
+    tool = {"properties": properties} | tool
+    before = copy.deepcopy((written, tool))
+    assert set(fitted_arguments(written, tool)) <= set(written)
+    assert same((written, tool), before)
+
+
+@given(ARGUMENTS, st.lists(NAMED, min_size=1, max_size=2), NAMED, st.sampled_from(["anyOf", "oneOf", "allOf"]))
+def test_fitting_twice_changes_nothing(written: Json, branches: list[Json], definitions: Json, word: str) -> None:
+    tool = {word: [{"properties": branch} for branch in branches], "$defs": definitions}
     once = fitted_arguments(written, tool)
-    assert set(once) <= set(written)
-    assert fitted_arguments(once, tool) == once
+    assert same(fitted_arguments(once, tool), once)
 
 
-def test_schema_that_refers_to_itself_ends() -> None:
-    loop = {"$ref": "#/$defs/L"}
-    tool = {"type": "object", "properties": {"a": loop}, "$defs": {"L": loop}}
-    assert fitted_arguments({"a": "1"}, tool) == {"a": "1"}
+def array_of(item: Json) -> Json:
+    return {"type": "array", "items": item}
+
+
+def tuple_of(first: Json, rest: Json) -> Json:
+    return {"prefixItems": [first], "items": rest}
+
+
+def map_of(item: Json) -> Json:
+    return {"type": "object", "additionalProperties": item}
+
+
+def choice_of(values: list[Any]) -> Json:
+    return {"enum": values}
+
+
+def plain(inner: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    """Make schemas that leave nothing open, so that what is valid is valid by what a schema says of it."""
+    required = st.lists(NAMES, max_size=1).map(tuple)
+    return (
+        st.builds(array_of, inner)
+        | st.builds(tuple_of, inner, inner)
+        | st.builds(map_of, inner)
+        | st.tuples(required, st.dictionaries(NAMES, inner, max_size=3)).map(lambda drawn: closed(drawn[0], **drawn[1]))
+        | st.builds(union, inner, inner, word=st.sampled_from(["anyOf", "oneOf"]))
+        | st.builds(union, inner, word=st.just("allOf"))
+    )
+
+
+PLAIN = st.recursive(
+    st.fixed_dictionaries({"type": TYPES}, optional={"minLength": st.integers(0, 2)})
+    | st.builds(choice_of, st.lists(SCALARS, min_size=1, max_size=3)),
+    plain,
+    max_leaves=8,
+)
+
+
+def is_valid(value: Any, tool: Json) -> bool:
+    try:
+        validate(value, tool, cls=Draft202012Validator)
+    except ValidationError:
+        return False
+    return True
+
+
+def example_of(tool: Json, draw: st.DataObject) -> Any:
+    """Draw a value that is mostly valid."""
+    for word in ("anyOf", "oneOf", "allOf"):
+        if word in tool:
+            return example_of(draw.draw(st.sampled_from(tool[word])), draw)
+    if "properties" in tool:
+        names = [name for name in tool["properties"] if name in tool["required"] or draw.draw(st.booleans())]
+        return {name: example_of(tool["properties"][name], draw) for name in names}
+    if "additionalProperties" in tool:
+        return {name: example_of(tool["additionalProperties"], draw) for name in draw.draw(st.sets(NAMES))}
+    if "items" in tool:
+        places = [*tool.get("prefixItems", ()), tool["items"], tool["items"]]
+        return [example_of(place, draw) for place in places]
+    choices = [value for value in draw.draw(st.lists(VALUES, min_size=4)) if is_valid(value, tool)]
+    return draw.draw(st.sampled_from(tool.get("enum", choices or ["x"])))
+
+
+@given(st.dictionaries(NAMES, PLAIN, min_size=1), st.data())
+def test_arguments_that_are_valid_are_not_changed(properties: Json, data: st.DataObject) -> None:
+    tool = closed(**properties)
+    written = example_of(tool, data)
+    assume(is_valid(written, tool))
+    assert same(fitted_arguments(written, tool), written)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.domain.spec import ServerSpec
 from app.toolbox.naming import exposed_names
 
-VALID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+VALID = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
 
 
 def on(server: str, trust: Literal["operator", "user"] = "user") -> ServerSpec:
@@ -26,7 +26,10 @@ LONG = "list_all_directory_entries_with_sizes_and_modification_dates_recursive"
         ([(on("A"), "get-time_2")], ["get-time_2"]),
         ([(on("A"), "album.add/item one")], ["album_add_item_one"]),
         ([(on("A"), "")], ["tool"]),
-        ([(on("A"), "天气")], ["__"]),
+        ([(on("A"), "天气"), (on("A"), "日本")], ["tool_4d947325", "tool_cf2abf0c"]),
+        ([(on("A"), "-"), (on("A"), "..")], ["tool_3973e022", "tool_5ec1f7e7"]),
+        ([(on("A"), "2fa"), (on("A"), "_2fa"), (on("A"), "-x"), (on("A"), ".x")], ["_2fa", "_2fa_A", "_-x", "_x"]),
+        ([(on("A"), "_x-"), (on("A"), "a日")], ["_x-", "a_"]),
         ([(on("A"), "search"), (on("B"), "search")], ["search", "search_B"]),
         ([(on("A"), "search"), (on("B", "operator"), "search")], ["search_A", "search"]),
         ([(on("A", "operator"), "search"), (on("B", "operator"), "search")], ["search", "search_B"]),
@@ -46,6 +49,12 @@ def test_names(tools: list[tuple[ServerSpec, str]], expected: list[str]) -> None
     assert exposed_names(tools) == expected
 
 
+def test_a_name_that_is_too_long_once_it_begins_as_it_must_is_cut() -> None:
+    (name,) = exposed_names([(on("A"), "2" + "n" * 63)])
+    assert VALID.fullmatch(name)
+    assert name.startswith("_2" + "n" * 53)
+
+
 def test_long_names_that_begin_alike_stay_apart() -> None:
     names = exposed_names([(on("A"), LONG), (on("A"), LONG + "_2"), (on("B"), LONG)])
     assert len(set(names)) == 3
@@ -53,7 +62,9 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert exposed_names([(on("A"), LONG + "_2")]) == [names[1]]
 
 
-NAMES = st.sampled_from(["x", "x_A", "x_A_2", "x.A", "", "_", "天", "n" * 64, "n" * 63 + ".", "n" * 70, "n" * 71])
+NAMES = st.sampled_from(
+    ["x", "x_A", "x_A_2", "x.A", "", "_", "天", "日", "-", "2", "n" * 64, "n" * 63 + ".", "n" * 70, "n" * 71]
+)
 SERVERS = st.builds(on, st.sampled_from(["A", "a b", "A_2", "", "s" * 80]), st.sampled_from(["operator", "user"]))
 
 

@@ -16,7 +16,6 @@ OBJECT: JsonObject = {"type": "object", "properties": {}}
 ARRAY: JsonObject = {"type": "array", "items": {}}
 PAIR: JsonObject = {**ARRAY, "prefixItems": [{}, {}]}
 NULL: JsonObject = {"type": "null"}
-ANY = ["string", "number", "boolean", "object", "array", "null"]
 
 VALUES: list[tuple[str, Any, Any]] = [
     ("minLength", "5", 5),
@@ -79,11 +78,11 @@ NESTED: list[tuple[str, Any, Any]] = [
     ("other defaults stay", {"type": "string", "default": ""}, {"type": "string", "default": ""}),
     ("anything stays anything", {}, {}),
     ("only a null default is anything", {"default": None}, {}),
-    ("described is a string", {"description": "x"}, {"description": "x", "type": "string"}),
-    ("null type is no type", {"type": None, "description": "x"}, {"description": "x", "type": "string"}),
+    ("described stays anything", {"description": "x", "title": "X"}, {"description": "x", "title": "X"}),
+    ("null type is no type", {"type": None, "description": "x"}, {"description": "x"}),
     ("empty text is no type", {"type": "", "items": {}}, {"items": {}, "type": "array"}),
-    ("unknown words are no type", {"type": "str", "title": "x"}, {"title": "x", "type": "string"}),
-    ("a list with an unknown word is no type", {"type": ["string", "any"], "enum": ["a"]}, {"enum": ["a"]}),
+    ("unknown words are no type", {"type": "file", "title": "x"}, {"title": "x"}),
+    ("a list with an unknown word is no type", {"type": ["string", "any"], "title": "x"}, {"title": "x"}),
     (
         "a list with more than words is no type",
         {"type": ["string", {}, None], "properties": {}},
@@ -103,15 +102,35 @@ NESTED: list[tuple[str, Any, Any]] = [
     ("from required", {"required": ["a"]}, {"required": ["a"], **OBJECT}),
     ("from a limit of numbers", {"minimum": 1}, {"minimum": 1, "type": "number"}),
     ("from a limit of lists", {"maxItems": 1}, {"maxItems": 1, **ARRAY}),
-    ("from a number by default", {"default": 1.5}, {"default": 1.5, "type": "number"}),
-    ("from a truth by default", {"default": False}, {"default": False, "type": "boolean"}),
-    ("from a list by default", {"default": []}, {"default": [], **ARRAY}),
-    ("from an object by default", {"default": {}}, {"default": {}, **OBJECT}),
+    ("from a limit of texts", {"minLength": 1}, {"minLength": 1, "type": "string"}),
+    ("from a pattern", {"pattern": "a"}, {"pattern": "a", "type": "string"}),
+    ("from a format of texts", {"format": "date"}, {"format": "date", "type": "string"}),
+    ("not from any format", {"format": "int64"}, {"format": "int64"}),
+    *[("not from a default", {"default": value}, {"default": value}) for value in ("a", 1.5, False, [], {})],
+    ("open entries", {"type": "array", "items": {"title": "x"}}, {"type": "array", "items": {"title": "x"}}),
+    (
+        "open other properties",
+        {**OBJECT, "additionalProperties": {"description": "x"}},
+        {**OBJECT, "additionalProperties": {"description": "x"}},
+    ),
+    *[
+        (f"from choices {choices}", {"enum": choices}, {"enum": choices, "type": word})
+        for choices, word in [
+            (["a", "b"], "string"),
+            ([1, 2], "integer"),
+            ([1, 2.5], "number"),
+            ([True], "boolean"),
+            ([None], "null"),
+        ]
+    ],
+    ("from choices that are lists", {"enum": [[1]]}, {"enum": [[1]], **ARRAY}),
+    ("not from choices of several types", {"enum": [1, "a", None]}, {"enum": [1, "a", None]}),
+    ("not from true and 1", {"enum": [1, True]}, {"enum": [1, True]}),
     ("from items", {"items": {"type": "string"}}, {"items": {"type": "string"}, "type": "array"}),
     (
         "from prefix items",
         {"prefixItems": [{"title": "x"}]},
-        {"prefixItems": [{"title": "x", "type": "string"}], **ARRAY},
+        {"prefixItems": [{"title": "x"}], **ARRAY},
     ),
     ("from contains", {"contains": {}}, {"contains": {}, **ARRAY}),
     ("object before array", {"items": {}, "properties": {}}, {"items": {}, "properties": {}, "type": "object"}),
@@ -131,7 +150,7 @@ NESTED: list[tuple[str, Any, Any]] = [
     (
         "branches are repaired",
         {"anyOf": [{"title": "x"}, {"items": {}}]},
-        {"anyOf": [{"title": "x", "type": "string"}, {"items": {}, "type": "array"}]},
+        {"anyOf": [{"title": "x"}, {"items": {}, "type": "array"}]},
     ),
     (
         "not, if, then, else are repaired",
@@ -140,8 +159,8 @@ NESTED: list[tuple[str, Any, Any]] = [
     ),
     (
         "values are no schemas",
-        {"enum": [{"default": None}], "default": {"default": None}, "examples": [{"title": "x"}]},
-        {"enum": [{"default": None}], "default": {"default": None}, "examples": [{"title": "x"}]},
+        {"enum": [{"default": None}, 1], "default": {"default": None}, "examples": [{"title": "x"}]},
+        {"enum": [{"default": None}, 1], "default": {"default": None}, "examples": [{"title": "x"}]},
     ),
     (
         "properties may be called like keywords",
@@ -152,7 +171,7 @@ NESTED: list[tuple[str, Any, Any]] = [
         {
             "type": "object",
             "properties": {
-                "default": {"title": "x", "type": "string"},
+                "default": {"title": "x"},
                 "type": {"items": {}, "type": "array"},
                 "enum": {},
             },
@@ -191,7 +210,7 @@ NESTED: list[tuple[str, Any, Any]] = [
         {"type": "array", "prefixItems": [{}, {"not": {}}], "items": {"items": {}, "type": "array"}},
     ),
     ("a closed tuple in the old form", {"items": [{}, {}], "additionalItems": False}, {**PAIR, "maxItems": 2}),
-    ("a list of one is for all", {"items": [{"title": "x"}]}, {**ARRAY, "items": {"title": "x", "type": "string"}}),
+    ("a list of one is for all", {"items": [{"title": "x"}]}, {**ARRAY, "items": {"title": "x"}}),
     ("an empty list is for anything", {"type": "array", "items": []}, ARRAY),
     ("no schema for items is for anything", {"type": "array", "items": None}, ARRAY),
     ("no items to be more than", {"type": "array", "additionalItems": False}, ARRAY),
@@ -246,7 +265,7 @@ NESTED: list[tuple[str, Any, Any]] = [
             "type": "object",
             "properties": {},
             "dependentSchemas": {"a": {"required": ["b"], **OBJECT}},
-            "unevaluatedProperties": {"title": "x", "type": "string"},
+            "unevaluatedProperties": {"title": "x"},
         },
     ),
     (
@@ -267,11 +286,10 @@ NESTED: list[tuple[str, Any, Any]] = [
             ("string|null", ["string", "null"]),
             ("string | String", "string"),
             (["string", "string", None], ["string", "null"]),
-            ("file", "string"),
         ]
     ],
-    ("any type is each", {"type": "any", "title": "x"}, {"type": ANY, "title": "x", "properties": {}, "items": {}}),
-    ("any type beside choices is none", {"type": "any", "enum": [1]}, {"enum": [1]}),
+    ("any type is none", {"type": "any", "title": "x"}, {"title": "x"}),
+    ("any type beside choices is none", {"type": "any", "enum": [1, "a"]}, {"enum": [1, "a"]}),
     ("other words for arrays and objects", {"type": "list", "items": "dict"}, {"type": "array", "items": OBJECT}),
     *[
         (
@@ -301,6 +319,36 @@ NESTED: list[tuple[str, Any, Any]] = [
     ("nullable choices", {"enum": ["a"], "nullable": True}, {"enum": ["a", None]}),
     ("nullable branches", {"oneOf": [{"type": "string"}], "nullable": True}, {"oneOf": [{"type": "string"}, NULL]}),
     ("nullable reference", {"$ref": "#", "nullable": True}, {"anyOf": [{"$ref": "#"}, NULL]}),
+    (
+        "nullable parts",
+        {"allOf": [{"$ref": "#"}], "nullable": True, "title": "x"},
+        {"title": "x", "anyOf": [{"allOf": [{"$ref": "#"}]}, NULL]},
+    ),
+    (
+        "nullable reference beside a type",
+        {"$ref": "#", "type": "object", "nullable": True},
+        {"anyOf": [{"$ref": "#", **OBJECT}, NULL]},
+    ),
+    ("nullable constant", {"const": "a", "nullable": True}, {"anyOf": [{"const": "a"}, NULL]}),
+    *[
+        (f"what must not hold goes with {sub}", {"type": "string", "not": sub}, {"type": "string"})
+        for sub in [
+            {"$ref": "#/$defs/Gone"},
+            {"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}, "required": ["a"]},
+            {"anyOf": [{"items": {"$ref": "#/$defs/Gone"}}]},
+            {"title": "x"},
+            {"type": "file", "minLength": 1},
+            {"enum": []},
+            {"allOf": [False]},
+        ]
+    ],
+    ("what must not hold stays", {"not": {"const": None, "default": None}}, {"not": {"const": None}}),
+    ("nothing is allowed", {"properties": {"a": {"not": {}}}}, {**OBJECT, "properties": {"a": {"not": {}}}}),
+    (
+        "a condition goes with what it refers to",
+        {"type": "string", "if": {"$ref": "#/$defs/Gone"}, "then": {"minLength": 1}},
+        {"type": "string", "then": {"minLength": 1, "type": "string"}},
+    ),
 ]
 
 
@@ -335,7 +383,7 @@ ROOTS: list[tuple[Any, JsonObject]] = [
     ({"type": "array", "nullable": True, "anyOf": [{"type": "object"}]}, {**OBJECT, "anyOf": [OBJECT]}),
     (
         {"properties": {"q": {"title": "Q"}}, "required": ["q"]},
-        {"type": "object", "properties": {"q": {"title": "Q", "type": "string"}}, "required": ["q"]},
+        {"type": "object", "properties": {"q": {"title": "Q"}}, "required": ["q"]},
     ),
     (
         {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}},
@@ -361,11 +409,6 @@ REFERENCES: dict[str, tuple[JsonObject, Any, Any]] = {
     "kept": (referring("#/$defs/A", **{"$defs": {"A": STRING}}), "#/$defs/A", STRING),
     "to definitions": (referring("#/definitions/A", definitions={"A": STRING}), "#/definitions/A", STRING),
     "to the root": (referring("#"), "#", None),
-    "to the root in the old form": (
-        {"type": "object", "properties": {"p": {"$recursiveRef": "#"}}, "$recursiveAnchor": True},
-        "#",
-        None,
-    ),
     "to definitions under their other name": (
         referring("#/definitions/A", **{"$defs": {"A": STRING}}),
         "#/$defs/A",
@@ -381,20 +424,8 @@ REFERENCES: dict[str, tuple[JsonObject, Any, Any]] = {
         "#/properties/q/anyOf/0",
         STRING,
     ),
-    "by an anchor": (referring("#a", **{"$defs": {"A": {**STRING, "$anchor": "a"}}}), "#/$defs/A", STRING),
-    "by an anchor in the old form": (referring("#a", **{"$defs": {"A": {**STRING, "$id": "#a"}}}), "#/$defs/A", STRING),
-    "by a dynamic anchor": (
-        {"properties": {"p": {"$dynamicRef": "#a"}}, "$defs": {"A": {**STRING, "$dynamicAnchor": "a"}}},
-        "#/$defs/A",
-        STRING,
-    ),
     "by the document's own address": (
         referring("https://x.example/s#/$defs/A", **{"$id": "https://x.example/s", "$defs": {"A": STRING}}),
-        "#/$defs/A",
-        STRING,
-    ),
-    "by the address of a part": (
-        referring("a", **{"$id": "https://x.example/s", "$defs": {"A": {**STRING, "$id": "a"}}}),
         "#/$defs/A",
         STRING,
     ),
@@ -468,9 +499,26 @@ def test_a_reference_that_leads_nowhere_is_not_kept(reference: str) -> None:
     places: JsonObject = {"p": ref, "q": {"type": "array", "items": {"$ref": reference}}, "r": {"anyOf": [ref, NULL]}}
     root = repair_schema({"properties": places, "$defs": {"A": STRING}, "required": ["p"]})
     assert [node for node in nodes(root) if "$ref" in node] == []
-    assert root["properties"]["p"]["default"] == "am"
-    assert root["properties"]["p"]["type"] == ANY
-    assert root["properties"]["q"] == ARRAY
+    assert root["properties"] == {"p": {"default": "am"}, "q": ARRAY, "r": {"anyOf": [{"default": "am"}, NULL]}}
+
+
+@pytest.mark.parametrize("keyword", ["$dynamicRef", "$recursiveRef"])
+def test_references_of_other_kinds_are_not_kept(keyword: str) -> None:
+    root: JsonObject = {"properties": {"p": {keyword: "#a", "title": "x"}}, "$defs": {"A": {"$dynamicAnchor": "a"}}}
+    assert repair_schema(root) == {"type": "object", "properties": {"p": {"title": "x"}}, "$defs": {"A": {}}}
+
+
+def test_what_must_not_hold_stays_the_same_from_then_on() -> None:
+    once = repair_schema({"$defs": {"B": {"allOf": [{"not": {"$ref": "#/properties/a"}}, {"not": "true"}]}}})
+    assert repair_schema(once) == once
+    assert once["$defs"] == {"B": {"allOf": [{}]}}
+
+
+def test_a_reference_into_what_went_leads_to_what_was_there() -> None:
+    lost: JsonObject = {"items": {"$ref": "#/gone"}, "properties": {"a": STRING}}
+    root = repair_schema({"properties": {"p": {"not": lost}, "q": {"$ref": "#/properties/p/not/properties/a"}}})
+    assert root["properties"] == {"p": {}, "q": {"$ref": "#/$defs/a"}}
+    assert root["$defs"] == {"a": STRING}
 
 
 def test_a_property_may_be_called_like_a_reference() -> None:
@@ -634,13 +682,15 @@ DROPPED: list[tuple[Any, str | None]] = [
     ({"properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#"}, "c": {"$ref": ""}}}, None),
     ({"properties": {"a": {"$ref": "https://x.example/s.json"}}}, "another document"),
     ({"properties": {"a": {"items": [{"anyOf": [{"$ref": "other.json#/A"}]}]}}}, "another document"),
-    ({"properties": {"a": {"$dynamicRef": "file:///etc/passwd"}}}, "another document"),
+    ({"properties": {"a": {"$dynamicRef": "file:///etc/passwd"}}}, None),
+    ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "another document"),
+    ({"$id": "https://x.example/s", "properties": {"a": {"$ref": "https://x.example/s#/$defs/A"}}}, None),
     ({"properties": {"default": {"$ref": "//x.example/"}}}, "another document"),
     ({"$defs": {"const": {"not": {"$ref": "a"}}}}, "another document"),
     ({"dependencies": {"a": {"$ref": "x"}, "b": ["c"]}}, "another document"),
     ({"properties": {"$ref": {"type": "string"}}}, None),
     ({"$id": "https://x.example/s", "properties": {"a": {"$ref": "t#/$defs/A"}}}, "another document"),
-    ({"properties": {"a": {"$ref": "t#/$defs/A"}}, "$defs": {"T": {"$id": "t"}}}, None),
+    ({"properties": {"a": {"$ref": "t#/$defs/A"}}, "$defs": {"T": {"$id": "t"}}}, "another document"),
     ({"enum": [{"$ref": "https://x.example/"}], "default": {"$ref": "https://x.example/"}}, None),
     (nested(16), "deeper"),
     (nested(10_000), "deeper"),

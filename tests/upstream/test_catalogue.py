@@ -1,6 +1,9 @@
 """What models there are, and which one a run gets."""
 
 import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -11,7 +14,20 @@ from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.upstream.catalogue import ListedModel, ModelCatalogue, facts_from_list, models_from_json
 from app.upstream.endpoint import Options, open_endpoint
-from tests.fakes.upstream import Answer, Script, end, failure, json_answer, models, open_upstream, page, stream, text
+from app.upstream.router import Route, Router
+from tests.fakes.upstream import (
+    Answer,
+    FakeUpstream,
+    Script,
+    end,
+    failure,
+    json_answer,
+    models,
+    open_upstream,
+    page,
+    stream,
+    text,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -106,8 +122,8 @@ async def test_a_run_gets_its_model(
             with pytest.raises(expected) as caught:
                 await catalogue.choose(run(named), wants_tools=False)
             assert getattr(caught.value, "param", None) == "model"
-        # The endpoint is asked only when nothing else tells.
-        assert len(upstream.requests) == (1 if expected == "first" else 0)
+        # The operator's list is all that there is to know; without one the endpoint's tells what its models can do.
+        assert len(upstream.requests) == (0 if listed else 1)
 
 
 async def _with_models(script: Script) -> tuple[ModelFacts | Exception, list[str]]:
@@ -126,6 +142,7 @@ UNTOLD: dict[str, tuple[Answer, type[Exception]]] = {
     "a page": (page("<html>"), UpstreamFailed),
     "JSON of another kind": (json_answer({"data": 7}), ModelRequired),
     "a lost connection": (Answer(status=0), RunError),
+    "JSON that nests without end": (page("[" * 200_000, content_type="application/json"), UpstreamFailed),
 }
 
 
@@ -142,6 +159,148 @@ async def test_an_endpoint_without_a_list_has_no_default_model(status: int) -> N
         async with open_endpoint(Options(upstream.url)) as endpoint:
             with pytest.raises(ModelRequired):
                 await ModelCatalogue(endpoint).choose(RunSpec(messages=()), wants_tools=False)
+
+
+TAKES_NO_TOOLS: dict[str, tuple[ListedModel, ...]] = {
+    "by the setting": models_from_json('[{"id": "m", "supportsTools": true, "quirks": {"tools": false}}]'),
+    "by what it is said to support": models_from_json('[{"id": "m", "supportsTools": false}]'),
+}
+
+
+@pytest.mark.parametrize("listed", TAKES_NO_TOOLS.values(), ids=TAKES_NO_TOOLS.keys())
+async def test_a_model_that_takes_no_tools_is_known_for_it_and_passed_over(listed: tuple[ListedModel, ...]) -> None:
+    endpoint: Any = NoEndpoint()
+    router = Router(Route("chat", ("m", "n")))
+    catalogue = ModelCatalogue(endpoint, (*listed, ListedModel("n")), router=router)
+    assert not (await catalogue.choose(run("m"), wants_tools=True)).supports_tools
+    assert (await catalogue.choose(run("omni"), wants_tools=True)).id == "n"
+    assert [facts.supports_tools for facts in await catalogue.models()] == [False, True, True]
+
+
+async def test_a_model_that_takes_no_images_is_known_for_it() -> None:
+    endpoint: Any = NoEndpoint()
+    listed = models_from_json('[{"id": "m", "multimodal": true, "quirks": {"images": false}}]')
+    assert [facts.multimodal for facts in await ModelCatalogue(endpoint, listed).models()] == [False]
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class NoEndpoint:
+    """An endpoint that nobody asks."""
+
+    base_url = "http://127.0.0.1:9/v1"
+
+
+SIGHTS: dict[str, tuple[Router, bool]] = {
+    "no model does": (Router(Route("chat", ("blind",))), False),
+    "nobody has said": (Router(Route("chat", ("unknown",))), False),
+    "one behind another does": (Router(Route("chat", ("blind", "eyes"))), True),
+    "one for tools does": (Router(Route("chat", ("blind",)), agentic=Route("agentic", ("eyes",))), True),
+    "nobody has said of one that is for images": (
+        Router(Route("chat", ("blind",)), multimodal=Route("multimodal", ("unknown", "blind"))),
+        True,
+    ),
+    "one that is for images does not": (
+        Router(Route("chat", ("unknown",)), multimodal=Route("multimodal", ("blind",))),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("router", "expected"), SIGHTS.values(), ids=SIGHTS.keys())
+async def test_the_routers_name_takes_images_where_a_model_of_its_routes_does(router: Router, expected: bool) -> None:
+    endpoint: Any = NoEndpoint()
+    listed = (ListedModel("eyes", multimodal=True), ListedModel("blind", multimodal=False), ListedModel("unknown"))
+    *_, alias = await ModelCatalogue(endpoint, listed, router=router).models()
+    assert (alias.id, alias.multimodal) == ("omni", expected)
+
+
+TOLD = json_answer({"data": [{"id": "a", "supported_parameters": ["stop"]}, {"id": "b"}]})
+
+
+@asynccontextmanager
+async def open_catalogue(
+    *answers: Answer, router: Router | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncGenerator[tuple[ModelCatalogue, FakeUpstream]]:
+    async with open_upstream([], models_script=answers) as upstream, open_endpoint(Options(upstream.url)) as endpoint:
+        yield ModelCatalogue(endpoint, router=router, clock=clock), upstream
+
+
+async def test_what_the_endpoint_tells_holds_for_runs_whoever_asked_for_its_list() -> None:
+    async with open_catalogue(TOLD, router=Router(Route("chat", ("a", "b")))) as (catalogue, upstream):
+        assert not (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+        assert (await catalogue.choose(run("omni"), wants_tools=True)).id == "b"
+        assert len(upstream.requests) == 1
+    async with open_catalogue(TOLD, router=Router(Route("chat", ("a", "b")))) as (catalogue, _):
+        assert (await catalogue.choose(run("omni"), wants_tools=True)).id == "b"
+
+
+FAILING = {"an error": failure(500, "boom"), "a page": page("<html>"), "a bad key": failure(401, "who?")}
+
+
+@pytest.mark.parametrize("answer", FAILING.values(), ids=FAILING.keys())
+async def test_a_list_that_fails_costs_runs_one_request_and_nothing_else(answer: Answer) -> None:
+    async with open_catalogue(answer, TOLD) as (catalogue, upstream):
+        for _ in range(3):
+            assert await catalogue.choose(run("a"), wants_tools=True) == ModelFacts("a")
+        assert len(upstream.requests) == 1
+        # Who cannot do without it asks all the same, and then everybody knows.
+        assert (await catalogue.choose(run(), wants_tools=False)).id == "a"
+        assert not (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+
+
+async def test_a_failing_list_is_asked_for_again_after_a_while() -> None:
+    clock = Clock()
+    async with open_catalogue(failure(500, "boom"), TOLD, clock=clock) as (catalogue, _):
+        assert (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+        clock.now += 59
+        assert (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+        clock.now += 2
+        assert not (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+
+
+async def test_a_list_that_does_not_come_holds_up_the_runs_of_one_moment_and_no_other() -> None:
+    async with open_catalogue(Answer([asyncio.Event()]), TOLD) as (catalogue, upstream):
+        took: list[float] = []
+
+        async def choose() -> None:
+            start = anyio.current_time()
+            assert await catalogue.choose(run("a"), wants_tools=True) == ModelFacts("a")
+            took.append(anyio.current_time() - start)
+
+        async with anyio.create_task_group() as runs:
+            for _ in range(5):
+                runs.start_soon(choose)
+        await choose()
+        assert max(took) < 2.5  # a list may take five seconds
+        assert took[-1] < 0.5
+        assert len(upstream.requests) == 1
+
+
+LATER: dict[str, Answer] = {**FAILING, "no models": models(), "no list": failure(404, "gone")}
+
+
+@pytest.mark.parametrize("answer", LATER.values(), ids=LATER.keys())
+async def test_what_was_known_is_not_lost_when_the_list_fails_later(answer: Answer) -> None:
+    clock = Clock()
+    async with open_catalogue(TOLD, answer, models("c"), clock=clock) as (catalogue, upstream):
+        assert len(await catalogue.models()) == 2
+        clock.now += 301
+        for _ in range(3):
+            assert [facts.id for facts in await catalogue.models()] == ["a", "b"]
+            assert (await catalogue.choose(run(), wants_tools=False)).id == "a"
+            assert not (await catalogue.choose(run("a"), wants_tools=True)).supports_tools
+        assert len(upstream.requests) == 2
+        clock.now += 301
+        assert [facts.id for facts in await catalogue.models()] == ["c"]
 
 
 async def test_a_failure_is_not_kept_and_a_list_is() -> None:

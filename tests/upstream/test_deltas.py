@@ -7,6 +7,7 @@ import pytest
 
 from app.domain.messages import CallFragment, Delta, Finish, ReasoningDelta, TextDelta, Thought, Usage
 from app.upstream.chunks import ChunkDecoder
+from app.upstream.deltas import finish_word
 from tests.fakes.upstream import call, chunk, end, sse, text, usage
 
 STOP = Finish("stop")
@@ -213,3 +214,29 @@ def test_choices_and_counts_are_read_in_every_shape(chunks: list[Any], expected:
     deltas, decoder = decode(sse(*chunks))
     assert deltas == expected
     assert decoder.fault is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("sensitive", "content_filter"),
+        ("SAFETY", "content_filter"),
+        ("end_turn", "stop"),
+        ("tool_use", "tool_calls"),
+        ("insufficient_system_resource", "abort"),
+        ("network_error", "abort"),
+        ("MALFORMED_FUNCTION_CALL", "abort"),
+        ("server_error", "abort"),
+        ("pause_turn", "abort"),
+        ("timeout", "abort"),
+        ("overloaded", "abort"),
+        ("abort", "abort"),
+        ("stop", "stop"),
+        ("something_new", "something_new"),
+    ],
+)
+def test_finish_reason_is_said_in_the_usual_word_where_there_is_one(reason: str, word: str) -> None:
+    assert finish_word(reason) == word
+    assert Finish(word) in decode(sse(text("Hi"), end(reason)))[0]

@@ -46,6 +46,7 @@ pytestmark = pytest.mark.anyio
 
 WORTH_A_RETRY = {
     "lost connection": dropped(),
+    "a cut after the head": Answer([CUT]),
     **{str(status): failure(status, "busy") for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)},
     "a page of a gateway": page("<html>502</html>", 502),
 }
@@ -76,7 +77,6 @@ FINAL: dict[str, tuple[Answer, type[RunError]]] = {
     "an error in the stream": (stream({"error": {"message": "no", "code": 500}}), UpstreamFailed),
     "a limit in the stream": (stream({"error": {"message": "no", "code": 429}}), UpstreamRateLimited),
     "an error in a body": (json_answer({"error": {"message": "no"}}), UpstreamFailed),
-    "a cut after the head": (Answer([CUT]), UpstreamIncomplete),
     "a cut in the middle": (stream(text("Hi"), CUT), UpstreamIncomplete),
     "a cut after a comment": (stream(b": ping\n\n", CUT), UpstreamIncomplete),
     "a silent end": (stream(text("Hi"), done=False), UpstreamIncomplete),

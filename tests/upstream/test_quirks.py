@@ -62,6 +62,7 @@ def test_every_fact_can_be_set() -> None:
             "formats": "none",
             "constraints": False,
             "combinators": False,
+            "without": ["const", "oneOf"],
         },
         "responseFormat": "without_tools",
         "toolChoice": "absent",
@@ -78,4 +79,5 @@ def test_every_fact_can_be_set() -> None:
     changed, plain = quirks_with(Quirks(), facts), Quirks()
     assert {key for key in facts if quirks_with(plain, {key: facts[key]}) == plain} == set()
     assert changed.schema.type_lists == "nullable"
+    assert changed.schema.without == {"const", "oneOf"}
     assert changed.leave_out == {"seed"}

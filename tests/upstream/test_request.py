@@ -11,7 +11,7 @@ from app.domain.messages import Tool, ToolSpec
 from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.upstream.quirks import Quirks, quirks_with
-from app.upstream.request import body_from_ask, encodable, offered_tools, tool_digest
+from app.upstream.request import body_from_ask, encodable, fit_schemas, offered_tools, tool_digest
 
 USER = {"role": "user", "content": "Hi"}
 CLOCK = Tool(ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {}}), "box", "clock")
@@ -137,10 +137,12 @@ def test_a_description_is_cut_visibly_at_the_endpoints_limit() -> None:
     assert description.endswith("x […]")
 
 
-def test_a_schema_is_fitted_to_the_dialect_and_once_only() -> None:
+@pytest.mark.anyio
+async def test_a_schema_is_fitted_to_the_dialect_and_once_only() -> None:
     schema = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^x$"}}}
     tool = Tool(ToolSpec("mail", "Mails.", schema), "box", "mail")
     facts = {"schema": {"patterns": False}}
+    await fit_schemas([tool], quirks_with(Quirks(), facts).schema)
     first, second = (asked(facts, Ask([USER], [tool]))["tools"][0]["function"]["parameters"] for _ in range(2))
     assert "pattern" not in first["properties"]["to"]
     assert first is second
@@ -174,6 +176,18 @@ def test_too_many_tools_are_shared_out_fairly_and_in_order(
     assert [tool for tool in tools if tool in offered] == offered
     for server in counts:
         assert [int(tool.name) for tool in offered if tool.server == server] == list(range(shares[server]))
+
+
+def test_what_was_offered_stays_when_others_join_and_the_named_one_is_always_there() -> None:
+    quirks = quirks_with(Quirks(), {"maxTools": 4})
+    few = offered_tools(tools_of(a=9), quirks)
+    many = tools_of(a=9, b=9)
+    assert offered_tools(many, quirks, kept={tool.spec.name for tool in few}) == few
+    assert [tool.spec.name for tool in offered_tools(many, quirks)] == ["a_0", "a_1", "b_0", "b_1"]
+    named = offered_tools(many, quirks, named="b_8", kept={tool.spec.name for tool in few})
+    assert [tool.spec.name for tool in named] == ["a_0", "a_1", "a_2", "b_8"]
+    shrunk = quirks_with(quirks, {"maxTools": 2})
+    assert [tool.spec.name for tool in offered_tools(many, shrunk, kept={"a_0", "a_1", "a_2"})] == ["a_0", "b_0"]
 
 
 def test_a_refused_tool_is_not_offered_until_it_is_another() -> None:

@@ -169,7 +169,7 @@ def test_every_run_gets_distinct_models_and_tools_where_one_has_them(
         assert all(sighted) or not any(sighted)
 
 
-OFF: list[dict[str, Any]] = [{}, {"alias": "auto"}, NAMED, {"default_route": "", "fallback_model": ""}]
+OFF: list[dict[str, Any]] = [{}, {"alias": "auto"}, {"tools_model": ""}, {"default_route": "", "fallback_model": ""}]
 
 
 @pytest.mark.parametrize("settings", OFF)
@@ -188,10 +188,18 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         "^LLM_ROUTER_DEFAULT_ROUTE: .*'poems'",
     ),
     "a default route without a file": ({"default_route": "chat"}, "^LLM_ROUTER_DEFAULT_ROUTE: .*'chat'"),
-    "an empty file": ({"routes": {}}, "^LLM_ROUTER_FALLBACK_MODEL: must name"),
+    "an empty file": ({"routes": {}}, "^LLM_ROUTER_FALLBACK_MODEL: must name .*TOOLFERRY_DEFAULT_MODEL"),
     "tools and nothing else": ({"enable_tools": True, **NAMED}, "^LLM_ROUTER_FALLBACK_MODEL: must name"),
     "tools without a model": ({**LAST, "enable_tools": True}, "^LLM_ROUTER_ENABLE_TOOLS: .*'agentic'"),
     "images without a model": ({**LAST, "enable_multimodal": True}, "^LLM_ROUTER_ENABLE_MULTIMODAL: .*'multimodal'"),
+    "a model for tools and no switch": (
+        {"tools_model": "planner"},
+        "^LLM_ROUTER_TOOLS_MODEL: .*LLM_ROUTER_ENABLE_TOOLS=true",
+    ),
+    "a model for images and no switch": (
+        {"multimodal_model": "eyes", "alias": "auto"},
+        "^LLM_ROUTER_MULTIMODAL_MODEL: .*LLM_ROUTER_ENABLE_MULTIMODAL=true",
+    ),
     "the router as fallback": ({**FULL, "fallback_model": "omni"}, "^LLM_ROUTER_FALLBACK_MODEL: 'omni' is the router"),
     "the router for tools": ({**FULL, "tools_model": "omni"}, "^LLM_ROUTER_TOOLS_MODEL: 'omni'"),
     "the router for images": ({**FULL, "multimodal_model": "omni"}, "^LLM_ROUTER_MULTIMODAL_MODEL: 'omni'"),

@@ -29,16 +29,21 @@ ANY_CLOCK: Calls = [("clock", {})]
 ANY_TIN: Calls = [("look_up", {"q": "tin"})]
 
 
-def heard(deltas: Sequence[Delta], names: Sequence[str] = NAMES) -> tuple[list[Delta], WrittenCalls]:
+def heard(
+    deltas: Sequence[Delta], names: Sequence[str] = NAMES, *, only_tagged: bool = False, may_run: bool = True
+) -> tuple[list[Delta], WrittenCalls]:
     """Feed each delta alone, and the end."""
-    written = WrittenCalls(names)
+    written = WrittenCalls(names, only_tagged=only_tagged, may_run=may_run)
     given = [found for delta in deltas for found in written.take([delta])]
     return [*given, *written.rest()], written
 
 
-def told(pieces: Sequence[str], names: Sequence[str] = NAMES) -> Told:
+def told(
+    pieces: Sequence[str], names: Sequence[str] = NAMES, *, only_tagged: bool = False, may_run: bool = True
+) -> Told:
     """Return the text, the calls and the tool that was left as text of a reply that stopped well."""
-    given, written = heard([*map(TextDelta, pieces), STOP], names)
+    deltas = [*map(TextDelta, pieces), STOP]
+    given, written = heard(deltas, names, only_tagged=only_tagged, may_run=may_run)
     assert given[-1] == STOP
     assert all(delta.text for delta in given if isinstance(delta, TextDelta))
     calls = [delta for delta in given if isinstance(delta, CallFragment)]
@@ -59,6 +64,10 @@ def function(name: str, *parameters: tuple[str, str]) -> str:
     return "\n".join([f"<function={name}>", *lines, "</function>"])
 
 
+def pairs(*arguments: tuple[str, str]) -> str:
+    return "\n" + "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments)
+
+
 CALLS: dict[str, tuple[str, Calls]] = {
     "tag": (TAGGED, ANY_CLOCK),
     "tag with white space": (f" {TAGGED}\n\n".lstrip(), ANY_CLOCK),
@@ -74,6 +83,29 @@ CALLS: dict[str, tuple[str, Calls]] = {
         '<tool_call>{"name": "clock", "id": 7, "why": [1.5e3, null], "arguments": {}}</tool_call>',
         ANY_CLOCK,
     ),
+    "no arguments": ('<tool_call>{"name": "clock"}</tool_call>', ANY_CLOCK),
+    "null for arguments": ('<tool_call>{"name": "clock", "arguments": null}</tool_call>', ANY_CLOCK),
+    "empty text for arguments": ('<tool_call>{"name": "clock", "arguments": " "}</tool_call>', ANY_CLOCK),
+    "null for arguments in a fence": (fenced('{"name": "clock", "arguments": null}'), ANY_CLOCK),
+    "null for arguments, but parameters": (
+        '<tool_call>{"name": "look_up", "arguments": null, "parameters": {"q": "tin"}}</tool_call>',
+        ANY_TIN,
+    ),
+    "a name in a tag": ("<tool_call>clock\n</tool_call>", ANY_CLOCK),
+    "pairs in a tag": (f"<tool_call>look_up{pairs(('q', 'tin'))}</tool_call>", ANY_TIN),
+    "pairs with markup and lines in a value": (
+        "<tool_call>\nlook_up\n" + pairs(("q", "<b>\nx</arg_"), ("n", "")) + f"</tool_call>\n{TAGGED}",
+        [("look_up", {"q": "<b>\nx</arg_", "n": ""}), *ANY_CLOCK],
+    ),
+    "pairs on one line": (
+        "<tool_call>look_up<arg_key>q</arg_key><arg_value>tin</arg_value></tool_call>",
+        ANY_TIN,
+    ),
+    **{
+        f"{token} behind it": (f"{TAGGED}{TIN_TAGGED}\n{token}\n", ANY_CLOCK + ANY_TIN)
+        for token in ("<|im_end|>", "</s>", "<|eot_id|>", "<|eom_id|>")
+    },
+    "tokens behind a fence": (f"{fenced(CLOCK)}<|eom_id|><|eot_id|>", ANY_CLOCK),
     "list in a tag": (f"<tool_call>[{CLOCK}, {TIN}]</tool_call>", ANY_CLOCK + ANY_TIN),
     "list in a tag for many": (f"<tool_calls>[{CLOCK},\n{TIN}]</tool_calls>", ANY_CLOCK + ANY_TIN),
     "OpenAI's form in a tag": (f'<tool_call>{{"type": "function", "function": {TIN}}}</tool_call>', ANY_TIN),
@@ -120,6 +152,11 @@ CALLS: dict[str, tuple[str, Calls]] = {
     ),
     "announced list": (f"[TOOL_CALLS] [{CLOCK}, {TIN}]", ANY_CLOCK + ANY_TIN),
     "announced with ARGS": ('[TOOL_CALLS]look_up[ARGS]{"q": "tin"}', ANY_TIN),
+    "announced with an id": ('[TOOL_CALLS]look_up[CALL_ID]123456789[ARGS]{"q": "tin"}', ANY_TIN),
+    "announced with ids, after each other": (
+        '[TOOL_CALLS]clock[CALL_ID]a-1[ARGS]{}[TOOL_CALLS]look_up[CALL_ID]b_2[ARGS] {"q": "tin"}</s>',
+        ANY_CLOCK + ANY_TIN,
+    ),
     "announced name": ('[TOOL_CALLS]look_up{"q": "tin"}', ANY_TIN),
     "announced name with white space": ('[TOOL_CALLS] look_up [ARGS] {"q": "tin"}\n', ANY_TIN),
     "announced after each other": ('[TOOL_CALLS]clock{}[TOOL_CALLS]look_up[ARGS]{"q": "tin"}', ANY_CLOCK + ANY_TIN),
@@ -168,6 +205,9 @@ BARE: dict[str, tuple[str, Calls]] = {
     "white space around it": (f"\n {TIN}\n", ANY_TIN),
     "over lines": ('{\n  "name": "look_up",\n  "parameters": {\n    "q": "tin"\n  }\n}', ANY_TIN),
     "one after the other": (f"{CLOCK}\n{TIN}", ANY_CLOCK + ANY_TIN),
+    "with semicolons": (f"{CLOCK}; {TIN};\n{CLOCK}", ANY_CLOCK + ANY_TIN + ANY_CLOCK),
+    "null for arguments": ('{"name": "clock", "arguments": null}', ANY_CLOCK),
+    "a token behind it": (f"{TIN}<|eom_id|>", ANY_TIN),
     "OpenAI's form": (f'{{"type": "function", "function": {TIN}}}', ANY_TIN),
 }
 
@@ -186,6 +226,9 @@ BARE_PROSE: dict[str, tuple[str, str | None]] = {
     "another object": ('{"name": "Bob", "age": 3}', None),
     "one that is not offered": ('{"name": "save", "arguments": {}}', None),
     "more keys": ('{"name": "clock", "arguments": {}, "note": 1}', None),
+    "a name only": ('{"name": "clock"}', None),
+    "a semicolon and prose": (f"{CLOCK}; so", "clock"),
+    "a semicolon and a tag": (f"{CLOCK};{TAGGED}", "clock"),
     "a list": (f"[{CLOCK}]", None),
     "cut": ('{"name": "clock", "argu', None),
 }
@@ -217,6 +260,7 @@ PROSE: dict[str, tuple[str, str | None]] = {
     "announced in prose": ("The token [TOOL_CALLS] comes first.", None),
     "a block in backticks": (f"Write `{TAGGED}` for it.", None),
     "a block in backticks at the end": (f"Write `{TAGGED}`", None),
+    "a call right after a tag in backticks": (f"`<tool_call>{TAGGED} so", "clock"),
     "a function in backticks": ("Write `<function=clock></function>`", None),
     "a fence around it": (fenced(TAGGED, "xml"), None),
     "a fence without a word around it": (f"So:\n{fenced(TAGGED, '')}\nAnd so on.", None),
@@ -245,8 +289,23 @@ PROSE: dict[str, tuple[str, str | None]] = {
     "one of a list not offered": (f"<tool_call>[{CLOCK}, {NOT_OFFERED}]</tool_call>", "clock"),
     "a function not offered": ("<function=save></function><function=clock></function>", "clock"),
     "announced, not offered": ("[TOOL_CALLS]save{}[TOOL_CALLS]clock{}", "clock"),
-    "no arguments": ('<tool_call>{"name": "clock"}</tool_call>', "clock"),
-    "null for arguments": ('<tool_call>{"name": "clock", "arguments": null}</tool_call>', "clock"),
+    "no name but arguments": ('<tool_call>{"arguments": {}}</tool_call>', None),
+    "null in a text for arguments": ('<tool_call>{"name": "clock", "arguments": "null"}</tool_call>', "clock"),
+    "a name in a tag that is cut": ("<tool_call>clock", None),
+    "a name in a tag spoken of": ("Use <tool_call> clock for it.", None),
+    "a name in a tag, not offered": ("<tool_call>save\n</tool_call><tool_call>clock\n</tool_call>", "clock"),
+    "a pair that is not offered": (f"<tool_call>\nsave{pairs(('q', 'tin'))}</tool_call>{TAGGED}", "clock"),
+    "a key without a value": ("<tool_call>clock\n<arg_key>q</arg_key>\n</tool_call>", None),
+    "a value without a key": ("<tool_call>clock\n<arg_value>q</arg_value>\n</tool_call>", None),
+    "a value without an end": ("<tool_call>clock\n<arg_key>q</arg_key><arg_value>tin</arg_val", None),
+    "announced with an id that is none": ('[TOOL_CALLS]clock[CALL_ID]1 2[ARGS]{"q": "tin"}', None),
+    "announced with an id only": ("[TOOL_CALLS]clock[CALL_ID]123456789{}", None),
+    "a token that does not end": (f"{TAGGED}<|im_end|", "clock"),
+    "a token before a call": (f"<|im_end|>{TAGGED}.", "clock"),
+    "a token between calls": (f"{TAGGED}<|im_end|>{TIN_TAGGED}", "clock"),
+    "a token and prose": (f"{TAGGED}<|im_end|>So.", "clock"),
+    "an unknown token": (f"{TAGGED}<|im_start|>", "clock"),
+    "a semicolon after a tag": (f"{TAGGED};{TAGGED}", "clock"),
     "a list for arguments": ('<tool_call>{"name": "clock", "arguments": []}</tool_call>', "clock"),
     "bad JSON for arguments": ('<tool_call>{"name": "clock", "arguments": "{"}</tool_call>', "clock"),
     "a number that is none": ('<tool_call>{"name": "clock", "arguments": {"n": 1e999}}</tool_call>', "clock"),
@@ -313,6 +372,41 @@ def test_reply_is_never_run_in_part() -> None:
 
 def test_nothing_is_recognised_where_nothing_was_offered() -> None:
     assert told([TAGGED], names=()) == (TAGGED, [], None)
+
+
+@pytest.mark.parametrize("text", [TIN, fenced(TIN), f"So:\n{fenced(TIN, 'tool_call')}", f"{CLOCK}\n{TAGGED}, so"])
+def test_answer_that_is_to_be_json_is_never_held_and_no_call(text: str) -> None:
+    left = "clock" if TAGGED in text else None
+    assert told([text], only_tagged=True) == (text, [], left)
+    written = WrittenCalls(NAMES, only_tagged=True)
+    for character in text.partition("<")[0]:
+        batch = [TextDelta(character)]
+        assert written.take(batch) is batch
+
+
+@pytest.mark.parametrize("text", [TAGGED, f"So.\n{TAGGED}", f"{fenced(CLOCK)}\n{TAGGED}", f"````\n```\n````\n{TAGGED}"])
+def test_tagged_call_is_run_where_the_answer_is_to_be_json(text: str) -> None:
+    before = text.removesuffix(TAGGED)
+    assert told([text], only_tagged=True) == (before, ANY_CLOCK, None)
+    assert told(list(text), only_tagged=True) == (before, ANY_CLOCK, None)
+
+
+@pytest.mark.parametrize("text", [fenced(TAGGED, "json"), f"```\n{TAGGED}", f"{TAGGED}\n{fenced(CLOCK)}"])
+def test_code_blocks_are_left_alone_where_the_answer_is_to_be_json(text: str) -> None:
+    left = "clock" if text.startswith(TAGGED) else None
+    assert told([text], only_tagged=True) == (text, [], left)
+    assert told(list(text), only_tagged=True) == (text, [], left)
+
+
+@pytest.mark.parametrize(("text", "calls"), (CALLS | BARE).values(), ids=(CALLS | BARE).keys())
+def test_call_in_a_reply_that_may_make_none_is_told_and_nothing_is_held(text: str, calls: Calls) -> None:
+    for pieces in ([text], list(text)):
+        written = WrittenCalls(NAMES, may_run=False)
+        for piece in pieces:
+            batch = [TextDelta(piece)]
+            assert written.take(batch) is batch
+        assert list(written.rest()) == []
+        assert written.left_as_text == calls[0][0]
 
 
 # Order and holding
@@ -499,6 +593,36 @@ def test_effort_grows_no_faster_than_the_text(beginning: str, unit: str) -> None
     assert seconds(MAX_HELD // 4) < 16 * 4 * seconds(MAX_HELD // 64)
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "\n`",
+        " \n`",
+        "\n```",
+        "\n```\n",
+        "\n```py\nx[0] < `y` and f('<b>')\n```\n",
+        "\n```json\n[1",
+        "<",
+        "<tool_call> x",
+        "{",
+        " ",
+    ],
+)
+@pytest.mark.parametrize("beginning", ["", "```py\n"])
+def test_effort_of_one_large_text_grows_no_faster_than_it(beginning: str, unit: str) -> None:
+    """As above, with a text that is large enough to show also a small effort that grows with the square."""
+
+    def seconds(size: int) -> float:
+        pieces, times = ["".join(endless(beginning, unit, size))], list[float]()
+        for _ in range(3):
+            started = time.process_time()
+            told(pieces)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    assert seconds(2**19) < 16 * 3 * max(seconds(2**15), 0.0002)
+
+
 # Any text, any cut
 
 PARTS = st.sampled_from(
@@ -506,18 +630,28 @@ PARTS = st.sampled_from(
         *(text for text, _ in CALLS.values()),
         *(text for name, (text, _) in PROSE.items() if name != "deep JSON"),
         *("<", "`", "``", "```", "[", "{", "}", '"', " ", "\n", "\\", "x", "name", "clock", "\ud83d", "[ARGS]"),
+        *("<|im_end|>", "</s>", ";", "<arg_key>", "</arg_key>", "<arg_value>", "[CALL_ID]"),
         *("<tool_call>", "</tool_call>", "<function=", "</function>", "[TOOL_CALLS]", "```json\n", "\n```"),
     ]
 )
 
 
-@given(st.lists(PARTS, max_size=5), st.lists(st.integers(min_value=0, max_value=300), max_size=12))
-def test_any_cut_tells_the_same(parts: list[str], cuts: list[int]) -> None:
+@given(
+    st.lists(PARTS, max_size=5),
+    st.lists(st.integers(min_value=0, max_value=300), max_size=12),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_cut_tells_the_same(parts: list[str], cuts: list[int], only_tagged: bool, may_run: bool) -> None:
     text = "".join(parts)
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    expected = told([text] if text else [])
-    assert told([text[start:stop] for start, stop in pairwise(edges) if stop > start]) == expected
-    assert told(list(text)) == expected
+
+    def told_of(pieces: list[str]) -> Told:
+        return told(pieces, only_tagged=only_tagged, may_run=may_run)
+
+    expected = told_of([text] if text else [])
+    assert told_of([text[start:stop] for start, stop in pairwise(edges) if stop > start]) == expected
+    assert told_of(list(text)) == expected
 
 
 @given(st.lists(PARTS, max_size=5))
