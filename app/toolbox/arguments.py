@@ -92,6 +92,7 @@ class _Fitting:
         self._flats: dict[int, _Flat] = {}
         self._joined: dict[tuple[_Key, ...], JsonObject] = {}
         self._verdicts: dict[tuple[int, str], bool] = {}
+        self._choices: dict[int, list[str]] = {}
         self._targets: dict[str, Json] = {}
 
     def fitted_object(self, value: JsonObject, schema: Json, depth: int) -> JsonObject:
@@ -148,23 +149,25 @@ class _Fitting:
         """Tell whether what a branch says of properties with given choices goes with what those are."""
 
         def check(part: JsonObject) -> bool:
-            properties: Json = part.get("properties")
-            if not is_object(properties):
-                return True
-            self._spend(len(value))
-            for name, item in value.items():
-                sub: Json = properties.get(name)
+            for name in self._choosers(part):
                 # Nothing was chosen by null or an empty text; both may be left out.
-                if item in (None, "") or sub is None or not self._has_choices(sub):
-                    continue
-                if not self._takes(self._read(item, sub), sub):
+                item, sub = value.get(name), part["properties"][name]
+                if item not in (None, "") and not self._takes(self._read(item, sub), sub):
                     return False
             return True
 
         return self._holds(branch, check, _DEPTH)
 
-    def _has_choices(self, schema: Json) -> bool:
-        return any("enum" in part or "const" in part for part in self._flat(schema).parts)
+    def _choosers(self, part: JsonObject) -> list[str]:
+        """Return the names of the properties that have given choices."""
+        if id(part) not in self._choices:
+            properties: Json = part.get("properties")
+            self._choices[id(part)] = [
+                name
+                for name, sub in (properties.items() if is_object(properties) else ())
+                if any("enum" in each or "const" in each for each in self._flat(sub).parts)
+            ]
+        return self._choices[id(part)]
 
     def _verdict(self, question: str, schema: Json, check: Callable[[JsonObject], bool]) -> bool:
         """Answer a question that has one answer for each schema."""

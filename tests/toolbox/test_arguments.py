@@ -85,6 +85,14 @@ A, B = schema(("k",), k={"const": "a"}, v=INTEGER), schema(("k", "v"), k={"enum"
 TWO = schema(u=union(A, B, NULL))
 ONE = schema(u=union(schema(k={"const": 1}, v=INTEGER), schema(k={"const": 2}, v=STRING)))
 
+TWICE = {"o": {"x": "5"}, "p": {"x": "5"}}
+
+
+def owner(definition: Json) -> Json:
+    """Return a model that was embedded with definitions of its own."""
+    return {"properties": {"x": {"$ref": "#/$defs/X"}}, "$defs": {"X": definition}}
+
+
 SHAPES: Rows = {
     "an optional model": (
         schema(o=nullable(OPTIONS)),
@@ -118,7 +126,13 @@ SHAPES: Rows = {
         {"n": 5},
     ),
     "a model in the old way": (schema(o={"nullable": True, "allOf": [OPTIONS]}), {"o": None}, {"o": None}),
-    "its property": (schema(o={"nullable": True, "allOf": [OPTIONS]}), {"o": {"n": "5"}}, {"o": {"n": 5}}),
+    "a choice in the old way": (schema(q={**ORDER, "type": "string", "nullable": True}), {"q": None}, {"q": None}),
+    "a reference in the old way": (schema(o={**OPTIONS, "nullable": True}), {"o": None}, {"o": None}),
+    "the property of a model in the old way": (
+        schema(o={"nullable": True, "allOf": [OPTIONS]}),
+        {"o": {"n": "5"}},
+        {"o": {"n": 5}},
+    ),
     "a root of branches": (UNION, {"n": "5", "x": None}, {"n": 5}),
     "of which one holds": ({"oneOf": UNION["anyOf"]}, {"n": "5", "x": None}, {"n": 5}),
     "a root of parts": ({"allOf": UNION["anyOf"]}, {"n": "5", "x": None}, {"n": 5}),
@@ -171,7 +185,7 @@ SHAPES: Rows = {
         {"t": [1, "2", 3]},
     ),
     "a tuple of many places": (
-        schema(t={"prefixItems": [INTEGER] * 16 + [STRING] * 4, "items": INTEGER}),
+        schema(t={"prefixItems": [INTEGER] * 20, "items": STRING}),
         {"t": ["1"] * 24},
         {"t": [1] * 16 + ["1"] * 8},
     ),
@@ -182,9 +196,14 @@ SHAPES: Rows = {
         {"u": {"v": "5"}},
     ),
     "branches that agree": (
-        schema(u=union(schema(v=INTEGER), schema(v=INTEGERS))),
-        {"u": {"v": "[5]"}},
-        {"u": {"v": [5]}},
+        schema(u=union(schema(v=INTEGER, w=INTEGER), schema(v=INTEGERS, w=STRING))),
+        {"u": {"v": "[5]", "w": "5"}},
+        {"u": {"v": [5], "w": "5"}},
+    ),
+    "a branch is not chosen by what is no choice": (
+        schema(u=union(schema(v=INTEGER, w=INTEGER), schema(v=STRING))),
+        {"u": {"v": "x", "w": "5"}},
+        {"u": {"v": "x", "w": 5}},
     ),
     "a branch that takes every key": (
         schema(u=union(schema(v=INTEGER), {"type": "object", "additionalProperties": True})),
@@ -200,8 +219,23 @@ SHAPES: Rows = {
     "the other branch that is named": (TWO, {"u": {"k": "b", "v": "5"}}, {"u": {"k": "b", "v": "5"}}),
     "what the named branch requires": (TWO, {"u": {"k": "b", "v": None}}, {"u": {"k": "b", "v": None}}),
     "what the named branch does not": (TWO, {"u": {"k": "a", "v": None}}, {"u": {"k": "a"}}),
-    "a branch that nobody named": (TWO, {"u": {"k": "c", "v": "5"}}, {"u": {"k": "c", "v": "5"}}),
+    "a branch that nobody has": (
+        schema(u=union(A, schema(k={"const": "b"}, v=INTEGERS))),
+        {"u": {"k": "c", "v": "5"}},
+        {"u": {"k": "c", "v": 5}},
+    ),
+    "a branch that nobody named": (TWO, {"u": {"v": "5"}}, {"u": {"v": "5"}}),
     "a name that is no text": (ONE, {"u": {"v": "5", "k": "1"}}, {"u": {"v": 5, "k": 1}}),
+    "a name that is no text beside a branch without": (
+        schema(u=union(schema(k={"const": 1}, v=INTEGER), schema(w=STRING))),
+        {"u": {"v": "5", "k": "1"}},
+        {"u": {"v": 5, "k": 1}},
+    ),
+    "a name that is known when it was read": (
+        {**schema(k=INTEGER), **union(schema(k={"const": 1}, v=INTEGER), schema(k={"const": "1"}, v=STRING))},
+        {"k": "1", "v": "5"},
+        {"k": 1, "v": 5},
+    ),
     "true is not one": (ONE, {"u": {"v": "5", "k": True}}, {"u": {"v": "5", "k": True}}),
     "a choice that was not made": (
         union(schema(sort=ORDER, n=INTEGER), schema(x=STRING)),
@@ -244,27 +278,20 @@ SHAPES: Rows = {
         {"n": 5},
     ),
     "a reference to the other name of definitions": (schema(n={"$ref": "#/definitions/N"}), {"n": "5"}, {"n": 5}),
-    "a reference to a name": (schema(n={"$ref": "#N"}), {"n": "5"}, {"n": "5"}),
-    "a reference to itself": (schema(n={"$ref": "#/properties/n"}), {"n": "5"}, {"n": "5"}),
+    "a reference to a name": (schema(n={"$ref": "#N"}), {"n": "{}"}, {"n": "{}"}),
+    "a reference to itself": (
+        schema(n={"$ref": "#/properties/n"}, m=INTEGER),
+        {"n": "5", "m": "5"},
+        {"n": "5", "m": 5},
+    ),
     "a tree": (
         {"properties": {"n": INTEGER, "kids": {"type": "array", "items": {"$ref": "#"}}}},
         {"kids": '[{"n":"1","kids":[{"n":"2"}]}]'},
         {"kids": [{"n": 1, "kids": [{"n": 2}]}]},
     ),
-    "definitions of its own": (
-        {"properties": {"o": {"properties": {"n": {"$ref": "#/$defs/N"}}, "$defs": {"N": INTEGER}}}},
-        {"o": {"n": "5"}},
-        {"o": {"n": 5}},
-    ),
-    "definitions that disagree": (
-        {
-            "properties": {
-                name: {"properties": {"n": REF}, "$defs": {"N": one}} for name, one in (("o", INTEGER), ("p", STRING))
-            }
-        },
-        {"o": {"n": "5"}, "p": {"n": "5"}},
-        {"o": {"n": "5"}, "p": {"n": "5"}},
-    ),
+    "definitions of its own": (schema(o=owner(INTEGER), p=owner(INTEGER)), TWICE, {"o": {"x": 5}, "p": {"x": 5}}),
+    "definitions that disagree": (schema(o=owner(INTEGER), p=owner(STRING)), TWICE, TWICE),
+    "definitions that disagree otherwise": (schema(o=owner(STRING), p=owner(INTEGER)), TWICE, TWICE),
 }
 
 
@@ -296,11 +323,21 @@ def test_branches_that_double_at_every_level_of_the_arguments_end() -> None:
     assert fitted_arguments(written, tool) == written
 
 
-def test_many_rows_are_fitted() -> None:
-    row = schema(n=nullable(INTEGER), q=nullable(STRING), lang=STRING)
+TEXTS = {f"c{number}": nullable(STRING) for number in range(12)}
+
+
+@pytest.mark.parametrize(
+    ("row", "rows"),
+    [
+        (schema((), n=nullable(INTEGER), lang=STRING, **TEXTS), 300),
+        (union(schema((), n=nullable(INTEGER), lang=STRING, **TEXTS), schema((), lang=STRING, **TEXTS)), 100),
+    ],
+)
+def test_many_rows_are_fitted(row: Json, rows: int) -> None:
+    sent = {**dict.fromkeys(list(TEXTS)[:6]), **dict.fromkeys(list(TEXTS)[6:], "5"), "n": 5}
+    written = [{**sent, "n": "5", "lang": None} for _ in range(rows)]
     tool = schema(rows={"type": "array", "items": row})
-    written = [{"n": "5", "q": None, "lang": None} for _ in range(300)]
-    assert fitted_arguments({"rows": written}, tool) == {"rows": [{"n": 5, "q": None}] * 300}
+    assert fitted_arguments({"rows": written}, tool) == {"rows": [sent] * rows}
 
 
 def test_values_that_lie_deep_pass_as_they_are() -> None:

@@ -71,6 +71,19 @@ VALUES: list[tuple[str, Any, Any]] = [
 ]
 """Keyword, a value as it is written, and as it must be; None where the keyword goes."""
 
+DEFAULTS: list[Any] = ["a", 1.5, False, [], {}]
+
+WEAKENED: list[JsonObject] = [
+    {"$ref": "#/$defs/Gone"},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}, "required": ["a"]},
+    {"anyOf": [{"items": {"$ref": "#/$defs/Gone"}}]},
+    {"title": "x"},
+    {"type": "file", "minLength": 1},
+    {"enum": []},
+    {"allOf": [False]},
+]
+"""Schemas of which less is left after repair."""
+
 NESTED: list[tuple[str, Any, Any]] = [
     ("typed stays", {"type": "string", "minLength": 1}, {"type": "string", "minLength": 1}),
     ("a list of types stays", {"type": ["string", "null"]}, {"type": ["string", "null"]}),
@@ -106,7 +119,7 @@ NESTED: list[tuple[str, Any, Any]] = [
     ("from a pattern", {"pattern": "a"}, {"pattern": "a", "type": "string"}),
     ("from a format of texts", {"format": "date"}, {"format": "date", "type": "string"}),
     ("not from any format", {"format": "int64"}, {"format": "int64"}),
-    *[("not from a default", {"default": value}, {"default": value}) for value in ("a", 1.5, False, [], {})],
+    *[("not from a default", {"default": value}, {"default": value}) for value in DEFAULTS],
     ("open entries", {"type": "array", "items": {"title": "x"}}, {"type": "array", "items": {"title": "x"}}),
     (
         "open other properties",
@@ -330,18 +343,7 @@ NESTED: list[tuple[str, Any, Any]] = [
         {"anyOf": [{"$ref": "#", **OBJECT}, NULL]},
     ),
     ("nullable constant", {"const": "a", "nullable": True}, {"anyOf": [{"const": "a"}, NULL]}),
-    *[
-        (f"what must not hold goes with {sub}", {"type": "string", "not": sub}, {"type": "string"})
-        for sub in [
-            {"$ref": "#/$defs/Gone"},
-            {"type": "object", "properties": {"a": {"$ref": "#/$defs/Gone"}}, "required": ["a"]},
-            {"anyOf": [{"items": {"$ref": "#/$defs/Gone"}}]},
-            {"title": "x"},
-            {"type": "file", "minLength": 1},
-            {"enum": []},
-            {"allOf": [False]},
-        ]
-    ],
+    *[(f"what must not hold goes with {sub}", {"type": "string", "not": sub}, {"type": "string"}) for sub in WEAKENED],
     ("what must not hold stays", {"not": {"const": None, "default": None}}, {"not": {"const": None}}),
     ("nothing is allowed", {"properties": {"a": {"not": {}}}}, {**OBJECT, "properties": {"a": {"not": {}}}}),
     (

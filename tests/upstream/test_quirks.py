@@ -22,7 +22,7 @@ KNOWN: list[tuple[str, str, dict[str, Any]]] = [
     ("https://api.mistral.ai/v1", "codestral", {"callIds": "nine", "leaveOut": ["stream_options"]}),
     (LOCAL, "deepseek-ai/DeepSeek-V3.2:fast", {"reasoning": "required"}),
     ("https://api.groq.com/openai/v1", "deepseek-r1", {"reasoning": "refused"}),
-    ("https://openrouter.ai/api/v1", "x/claude-4", {"reasoning": "echo", "emptyContent": "null"}),
+    ("https://openrouter.ai/api/v1", "x/claude-4", {"reasoning": "echo", "emptyContent": "null", "callIds": "plain"}),
 ]
 
 
