@@ -330,7 +330,12 @@ TEXTS = {f"c{number}": nullable(STRING) for number in range(12)}
     ("row", "rows"),
     [
         (schema((), n=nullable(INTEGER), lang=STRING, **TEXTS), 300),
-        (union(schema((), n=nullable(INTEGER), lang=STRING, **TEXTS), schema((), lang=STRING, **TEXTS)), 100),
+        (
+            union(
+                schema((), n=nullable(INTEGER), lang=STRING, **TEXTS), schema((), lang=STRING, **copy.deepcopy(TEXTS))
+            ),
+            100,
+        ),
     ],
 )
 def test_many_rows_are_fitted(row: Json, rows: int) -> None:
