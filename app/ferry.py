@@ -53,12 +53,14 @@ class Ferry:
             images = images_from_messages(spec.messages)
             is_hidden = spec.reasoning == "hidden"
             hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=is_hidden)
-            prompt = None if why_not else _prompt(model.offered(toolbox.tools), spec, image_count=len(images))
+            choice = "auto" if why_not else _choice(spec.tool_choice, toolbox, record.append)
+            offered = model.offered(toolbox.tools, choice)
+            prompt = None if why_not else _prompt(offered, spec, image_count=len(images))
             talk = Talk(
                 opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt),
                 record,
                 toolbox,
-                tool_choice="auto" if why_not else _choice(spec.tool_choice, toolbox, record.append),
+                tool_choice=choice,
                 tool_prompt=prompt or "",
                 keeps_reasoning=facts.preserves_reasoning and not is_hidden,
                 shows_pictures=facts.multimodal is True,

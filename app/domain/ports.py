@@ -36,8 +36,11 @@ class Ask:
 class ChatModel(Protocol):
     """One model, ready to be asked; holds the run's parameters."""
 
-    def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        """Choose what of these tools the model is shown: it may not take all, or not as many. Stable, in order."""
+    def offered(self, tools: Sequence[Tool], tool_choice: str | JsonObject = "auto") -> Sequence[Tool]:
+        """Choose what of these tools the model is shown: it may not take all, or not as many. Stable, in order.
+
+        The one that `tool_choice` names is among them.
+        """
         ...
 
     def stream(self, ask: Ask, tell: Tell) -> AbstractAsyncContextManager[AsyncIterator[Sequence[Delta]]]:

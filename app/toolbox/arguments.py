@@ -9,7 +9,9 @@ Knows which schemas speak of a value. Where branches do, a property's schema is 
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -40,19 +42,17 @@ _Key: TypeAlias = str | int
 def fitted_arguments(arguments: JsonObject, schema: JsonObject) -> JsonObject:
     """Return the arguments that the tool gets; `schema` is its input schema, as the server wrote it.
 
-    Total and idempotent. Where the schema asks for more than `_VISITS` looks at its parts, the arguments stay as they
-    are.
+    Total, and idempotent unless the schema asks for more than `_VISITS` looks at its parts: then the properties that
+    were not reached stay as they are.
     """
     fitting = _Fitting(schema)
-    fitted = arguments
-    try:
-        while True:
-            before, fitted = fitted, fitting.fitted_object(fitted, schema, _DEPTH)
-            # Once more, since a value that was read may say which branch of the schema is meant.
-            if fitted == before:
-                return fitted
-    except _TooMuch:
-        return arguments
+    before, fitted = None, dict(arguments)
+    with suppress(_TooMuch):
+        # Once more after a change, since a value that was read may say which branch of the schema is meant.
+        while fitted != before:
+            before = dict(fitted)
+            fitting.fit(fitted, schema, _DEPTH)
+    return fitted
 
 
 class _TooMuch(Exception):
@@ -94,19 +94,20 @@ class _Fitting:
         self._verdicts: dict[tuple[int, str], bool] = {}
         self._choices: dict[int, list[str]] = {}
         self._targets: dict[str, Json] = {}
+        self._values: dict[str, Json] = {}
+        self._sizes: dict[int, tuple[Json, int]] = {}
 
-    def fitted_object(self, value: JsonObject, schema: Json, depth: int) -> JsonObject:
+    def fit(self, value: JsonObject, schema: Json, depth: int) -> None:
+        """Fit the properties of an object in place, at the root small ones first, while the work is not too much."""
         below = self._below(schema, value, list(value), _DEPTH)
-        fitted: JsonObject = {}
-        for name, item in value.items():
-            if name not in below.schemas:
-                fitted[name] = item
-                continue
-            sub = below.schemas[name]
+        names = sorted(below.schemas, key=lambda name: self._size(value[name])) if depth == _DEPTH else below.schemas
+        for name in names:
+            item, sub = value[name], below.schemas[name]
             is_optional = name in below.declared and name not in below.required
             if item not in (None, "") or not is_optional or self._takes(item, sub):
-                fitted[name] = self._fitted(item, sub, depth - 1)
-        return fitted
+                value[name] = self._fitted(item, sub, depth - 1)
+            else:
+                del value[name]
 
     def _fitted_array(self, value: list[Json], schema: Json, depth: int) -> list[Json]:
         places = range(min(len(value), _PLACES + 1))
@@ -120,7 +121,9 @@ class _Fitting:
     def _fitted(self, value: Json, schema: Json, depth: int) -> Json:
         value = self._read(value, schema)
         if depth > 0 and is_object(value):
-            return self.fitted_object(value, schema, depth)
+            fitted = dict(value)
+            self.fit(fitted, schema, depth)
+            return fitted
         if depth > 0 and is_array(value):
             return self._fitted_array(value, schema, depth)
         return value
@@ -129,16 +132,19 @@ class _Fitting:
         """Return the value that a text stands for, where the schema allows that one and not the text."""
         if not isinstance(text, str) or self._verdict("texts", schema, _takes_texts) or self._takes(text, schema):
             return text
-        value = _value_from_text(text)
-        if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
-            value = int(value)
+        if text not in self._values:
+            self._spend(len(text) // 4)
+            self._values[text] = _value_from_text(text)
+        value = self._values[text]
         return value if not isinstance(value, str) and self._takes(value, schema) else text
 
     def _takes(self, value: Json, schema: Json) -> bool:
         """Tell whether a schema allows a value, as far as it can be told without a look into the value."""
 
         def check(part: JsonObject) -> bool:
-            self._spend(len(part.get("enum", ())))
+            choices: list[Json] = [part["const"]] if "const" in part else part.get("enum", [])
+            compared = sum(is_object(choice) or is_array(choice) for choice in choices)
+            self._spend(len(choices) + compared * (self._size(value) if compared else 0))
             return _allows(part, value)
 
         if value is None or value == "":
@@ -248,6 +254,15 @@ class _Fitting:
             flat.choices.extend(part[word] for word in ("anyOf", "oneOf") if is_array(part.get(word)) and part[word])
         return flat
 
+    def _size(self, value: Json) -> int:
+        """Count the values in a list or an object, and the characters of its texts, once for each."""
+        if not (is_object(value) or is_array(value)):
+            return len(value) if isinstance(value, str) else 1
+        if id(value) not in self._sizes:
+            inner = value.values() if is_object(value) else value
+            self._sizes[id(value)] = value, 1 + sum(map(self._size, inner))
+        return self._sizes[id(value)][1]
+
     def _open(self, schema: Json) -> JsonObject:
         if id(schema) not in self._opened:
             self._opened[id(schema)] = (schema, _part_from_schema(schema))
@@ -256,11 +271,13 @@ class _Fitting:
     def _target(self, reference: str) -> Json:
         """Return the schema that a reference leads to; one that allows anything where none can be found."""
         if reference not in self._targets:
-            is_pointer = reference == "#" or reference.startswith("#/")
-            found = _at(reference, self._root) if is_pointer else None
+            own: Json = self._root.get("$id")
+            local = reference.removeprefix(own.removesuffix("#")) if isinstance(own, str) else reference
+            is_pointer = local in {"", "#"} or local.startswith("#/")
+            found = _at(local, self._root) if is_pointer else None
             if found is None and is_pointer:
                 # Embedded as it was, a schema still refers to its own definitions as if it were the root.
-                around = [_at(reference, scope) for scope in self._scopes]
+                around = [_at(local, scope) for scope in self._scopes]
                 targets = [target for target in around if target is not None]
                 found = targets[0] if targets and all(target == targets[0] for target in targets) else None
             self._targets[reference] = found if is_schema(found) else _ANYTHING
@@ -325,7 +342,7 @@ def _is_declared(part: JsonObject, key: _Key) -> bool:
 def _is_required_by_itself(part: JsonObject, key: _Key) -> bool:
     """Tell whether a property says of itself that it is required, as in the oldest schemas."""
     sub: Json = part["properties"][key] if _is_declared(part, key) else None
-    return is_object(sub) and sub.get("required") is True
+    return is_object(sub) and sub.get("required") in (True, "true")
 
 
 def _allows(part: JsonObject, value: Json) -> bool:
@@ -365,6 +382,11 @@ def _value_from_text(text: str) -> Json:
         value: Json = json.loads(text)
         # An escape may hide half a surrogate pair, 1e999 is infinite.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        if isinstance(value, float) and value.is_integer():
+            if abs(value) < _EXACT:
+                return int(value)
+            # The nearest float may be another whole number than the one that was written.
+            return value if Decimal(text) == Decimal(repr(value)) else text
     except (ValueError, RecursionError):
         return text
     return text if is_deeper(value, _READ_DEPTH) else value

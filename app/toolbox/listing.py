@@ -1,5 +1,6 @@
 """The tools of a server, cached for a minute. Knows what a server lists, not which of it a run may use."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ class ListingLimits:
     """For one server: connect, handshake, all pages."""
     ttl_seconds: float = 60.0
     entries: int = 1000
+    characters: int = 16 * 1024 * 1024
+    """Of JSON, in all that are kept; what Python makes of it is several times as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Listing:
     era: Era
     transport: TransportName
     protocol_version: str | None
+    characters: int = 0
+    """How large it is, as JSON."""
 
 
 class _Attempt:
@@ -68,7 +73,13 @@ class Listings:
         self._pool = pool
         self._limits = limits
         self._tasks = tasks
-        self._kept: TTLCache[bytes, Listing] = TTLCache(limits.entries, limits.ttl_seconds, clock)
+        least = limits.characters // limits.entries
+        self._kept: TTLCache[bytes, Listing] = TTLCache(
+            limits.characters,
+            limits.ttl_seconds,
+            clock,
+            getsizeof=lambda listing: min(max(listing.characters, least), limits.characters),
+        )
         self._under_way: dict[bytes, _Attempt] = {}
 
     async def of(self, server: ServerSpec) -> Listing:
@@ -144,8 +155,8 @@ class Listings:
         if connection is None:
             raise Trouble("server_unreachable", "The server did not get ready in time.")
         try:
-            tools = await _list_all(connection, server.name, deadline)
-            return Listing(tuple(tools), connection.era, connection.transport, connection.protocol_version)
+            tools, characters = await _list_all(connection, server.name, deadline)
+            return Listing(tools, connection.era, connection.transport, connection.protocol_version, characters)
         except anyio.get_cancelled_exc_class():
             # In the older era a response goes on after its caller has left, until its connection ends.
             connection.retire()
@@ -154,8 +165,8 @@ class Listings:
             connection.release()
 
 
-async def _list_all(connection: Connection, name: str, deadline: float) -> list[ListedTool]:
-    """List page by page; a page too many, a tool too many or a repeated cursor ends it.
+async def _list_all(connection: Connection, name: str, deadline: float) -> tuple[tuple[ListedTool, ...], int]:
+    """List page by page, and tell how large it all is; a page too many, a tool too many or a repeated cursor ends it.
 
     A later page that fails, or is not there by the deadline, does not cost what was listed.
     """
@@ -186,4 +197,9 @@ async def _list_all(connection: Connection, name: str, deadline: float) -> list[
         has_more=cursor is not None,
     )
     # In a thread, since the server decides how much work its list is, and others wait for this loop.
-    return await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(_measured, read, abandon_on_cancel=True)
+
+
+def _measured(read: Callable[[], list[ListedTool]]) -> tuple[tuple[ListedTool, ...], int]:
+    tools = tuple(read())
+    return tools, sum(len(tool.description) + len(json.dumps(tool.written)) for tool in tools)

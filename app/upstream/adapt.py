@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from app.upstream.adapt_tools import TOOL_RULES
-from app.upstream.refusal import NO_TOOLS, OF_TOOLS, SHOULD_MATCH, UNKNOWN, Case, Change, Refused
+from app.upstream.refusal import NO_TOOLS, OF_TOOLS, QUOTE, SHOULD_MATCH, UNKNOWN, Case, Change, Refused
 
 _OPTIONAL = ("stream_options", "parallel_tool_calls")
 """Ours: no caller needs them, so whatever is wrong with them, they go."""
@@ -47,10 +47,12 @@ _WANTED = re.compile(
     r"missing|must be|must have|required|pass(?:ed)? back|is needed|provide|expected|should be|lacks?\b"
 )
 _OTHER_THOUGHTS = re.compile(r"signature|temperature|budget|top_p|top_k")
+_CONDITION = re.compile(r"supported values|must be one of|\b(?:when|if|unless|while|both|together|simultaneously)\b")
+"""The complaint is about a value, or about things that do not go together: that is the caller's to correct."""
+_IMAGES = r"(?:images?|image[_ ]?(?:url|inputs?)|vision|multi-?modal(?:ity| inputs?)?)"
 _NO_PICTURES = re.compile(
-    r"(?:not|n't) support[^.]{0,40}(?:\bimages?\b|image_url|\bvision\b|multi-?modal)"
-    r"|(?:\bimages?\b|image_url|\bvision\b|multi-?modal)[^.]{0,40}"
-    r"(?:not (?:supported|enabled|allowed|available)|unsupported)"
+    rf"(?:not|n't) support(?: the)?(?: use of)? [`'\"]?{_IMAGES}\b(?!\s*(?:/|of |in |urls?|formats?|types?|with))"
+    rf"|(?:^|[.:;({{] ?)(?:the )?{_IMAGES} (?:is|are) (?:not |un)(?:supported|enabled|allowed|available)"
     r"|unknown variant .image_url|at most 0 image|no endpoints found that support image|text-only"
 )
 _BAD_PICTURE = re.compile(
@@ -75,22 +77,32 @@ def changes(refused: Refused) -> Iterator[Change]:
 
 
 def _fields(case: Case) -> Iterator[Change]:
-    is_unknown = bool(UNKNOWN.search(case.text)) and "supported values" not in case.words
+    is_unknown = bool(UNKNOWN.search(case.text)) and not _CONDITION.search(case.words)
     yield from _output_limit(case)
     gone = {name for name in _OPTIONAL if name in case.body and case.names_field(name)}
     if is_unknown:
-        gone |= {name for name in _CALLERS if name in case.body and case.names_field(name)}
+        gone |= {
+            name for name in _CALLERS if name in case.body and case.names_field(name) and not _is_value(name, case)
+        }
     if gone:
         named = ", ".join(sorted(gone))
         yield case.change(
             f"The model's endpoint does not take {named}, so it was left out.", leave_out=case.quirks.leave_out | gone
         )
-    if "tool_choice" in case.body and case.names_field("tool_choice") and not NO_TOOLS.search(case.words):
+    is_forced = case.body.get("tool_choice") not in (None, "auto")
+    may_choose = not NO_TOOLS.search(case.words) or (is_forced and "requires" not in case.words)
+    if may_choose and "tool_choice" in case.body and case.names_field("tool_choice"):
         yield from _choice(case)
     is_of_both = _ANSWER_FORMAT.search(case.words) and OF_TOOLS.search(case.words) and _NOT_BOTH.search(case.words)
     if "response_format" in case.body and case.refused.tools and is_of_both:
         said = "The model's endpoint takes no response_format beside tools; it is sent with requests that have none."
         yield case.change(said, response_format="without_tools")
+
+
+def _is_value(name: str, case: Case) -> bool:
+    """Tell whether it is a value of the field that is complained of, which another caller may not send."""
+    at_value = re.search(rf"{name}{QUOTE}?(?:[ :=]+| value )(?:{QUOTE}\w|-?\d)", case.words)
+    return at_value is not None and "only the default" not in case.words
 
 
 def _choice(case: Case) -> Iterator[Change]:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from app.domain.jsontypes import Json, is_array, is_object
 from app.domain.messages import Tool
+from app.upstream.quirks import MOST_REFUSED
 from app.upstream.refusal import NO_TOOLS, QUOTE, SHOULD_MATCH, UNKNOWN, Case, Change
 from app.upstream.request import tool_digest
 
-_MOST_REFUSED = 256
 _SMALLEST_DESCRIPTION = 64
 
 _PLACE_OF_TOOL = re.compile(
@@ -128,7 +128,7 @@ def _folded(word: str) -> str:
 def _named_tool(case: Case) -> Iterator[Change]:
     tools = _named_tools(case)
     if tools:
-        refused = (*case.quirks.refused_tools, *map(tool_digest, tools))[-_MOST_REFUSED:]
+        refused = (*case.quirks.refused_tools, *map(tool_digest, tools))[-MOST_REFUSED:]
         names = ", ".join(tool.name for tool in tools)
         message = f"The model's endpoint refused what is not offered now: {names}."
         yield Change(replace(case.quirks, refused_tools=refused), "tool_dropped", message, tuple(tools))

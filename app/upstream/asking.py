@@ -7,9 +7,10 @@ way to the next one for the rest of the run. Knows no HTTP.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from cachetools import LRUCache
 
@@ -22,14 +23,16 @@ from app.domain.spec import RunSpec
 from app.upstream.adapt import changes
 from app.upstream.endpoint import Endpoint, Refusal, Stream
 from app.upstream.messages import with_tools_named
-from app.upstream.quirks import Quirks
+from app.upstream.quirks import MOST_REFUSED, Quirks
 from app.upstream.refusal import Change, Refused
-from app.upstream.request import body_from_ask, chosen_name, encodable, fit_schemas, offered_tools, refused_tools
+from app.upstream.request import body_from_ask, chosen_name, encodable, fitted_schemas, offered_tools, refused_tools
+from app.upstream.schemas import SchemaDialect
 from app.upstream.written import WrittenCalls
 
 _log = logging.getLogger(__name__)
 
 _MOST_CHANGES = 16
+_MOST_KEYWORDS = 64
 _MOST_MODELS = 1024
 
 
@@ -43,16 +46,31 @@ class Lessons:
         """Return what was learned of a model, by the id that it is asked under."""
         return self._learned.get(model)
 
-    def learn(self, model: str, before: Quirks, after: Quirks) -> None:
-        """Remember what had to be changed for a request to succeed; what others have learned meanwhile stays."""
-        known = self._learned.get(model, before)
-        changed = {each.name: getattr(after, each.name) for each in fields(Quirks)}
-        changed = {name: value for name, value in changed.items() if value != getattr(before, name)}
+    def learn(self, model: str, base: Quirks, *, before: Quirks, after: Quirks) -> None:
+        """Remember what had to be changed for a request to succeed; what others have learned meanwhile stays.
+
+        `base` is what was known beforehand, where nothing was learned yet.
+        """
+        known = self._learned.get(model, base)
+        changed = _changes(before, after)
+        if "schema" in changed:
+            schema = _changes(before.schema, after.schema)
+            if "without" in schema:
+                both = known.schema.without | after.schema.without
+                schema["without"] = both if len(both) <= _MOST_KEYWORDS else known.schema.without
+            changed["schema"] = replace(known.schema, **schema)
         if "leave_out" in changed:
             changed["leave_out"] |= known.leave_out
         if "refused_tools" in changed:
-            changed["refused_tools"] = tuple(dict.fromkeys((*known.refused_tools, *after.refused_tools)))
+            changed["refused_tools"] = tuple(dict.fromkeys((*known.refused_tools, *after.refused_tools)))[
+                -MOST_REFUSED:
+            ]
         self._learned[model] = replace(known, **changed)
+
+
+def _changes(before: Quirks | SchemaDialect, after: Quirks | SchemaDialect) -> dict[str, Any]:
+    values = {each.name: getattr(after, each.name) for each in fields(after)}
+    return {name: value for name, value in values.items() if value != getattr(before, name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +95,10 @@ class RunModel:
         self._told: set[str] = set()
         self._kept: set[str] = set()  # names of the tools that were offered
         self._answers: RouterMetadata | None = None
+        self._foreign: frozenset[str] = frozenset()
 
-    def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        return self._offered(tools, self._quirks(self._candidates[self._at]))
+    def offered(self, tools: Sequence[Tool], tool_choice: str | JsonObject = "auto") -> Sequence[Tool]:
+        return self._offered(tools, self._quirks(self._candidates[self._at]), named=chosen_name(tool_choice))
 
     @asynccontextmanager
     async def stream(self, ask: Ask, tell: Tell) -> AsyncGenerator[AsyncIterator[Sequence[Delta]]]:
@@ -103,6 +122,7 @@ class RunModel:
                 if is_last or isinstance(error, ContextLengthExceeded):
                     raise
                 self._at += 1
+                self._foreign = frozenset(ask.thoughts)  # another model's, which this one may not be able to read
                 following = self._candidates[self._at].facts.id
                 said = f"{candidate.facts.id} did not answer, so {following} is asked. {error}"
                 tell(Notice("model_fallback", said, {"model": candidate.facts.id}))
@@ -115,37 +135,45 @@ class RunModel:
         before = helpful = quirks = self._quirks(candidate)
         tools, body = await self._request(candidate, ask, quirks)
         self._tell_of_omissions(ask, tools, quirks, tell)
-        sent, complaint, is_sure = [body], "", False
+        sent, complaint, change = [body], "", None
         try:
             while True:
                 try:
                     stream = await self._send(body, tell)
                 except Refusal as refusal:
                     # The same complaint once more: what was changed last was not what it is about.
-                    is_new = refusal.complaint.gist != complaint
-                    helpful, complaint = quirks if is_new or is_sure else helpful, refusal.complaint.gist
+                    is_new, complaint = refusal.complaint.gist != complaint, refusal.complaint.gist
+                    if change is not None and (is_new or change.tools):
+                        helpful = quirks
+                        self._tell_of_change(change, ask, tools, tell)
                     refused = Refused(refusal.complaint, body, tools, helpful)
                     following = await self._changed(candidate, ask, refused, sent)
-                    if following is None or len(sent) > _MOST_CHANGES:
+                    if following is None:
                         raise refusal.error from None
                     change, tools, body = following
-                    quirks, is_sure = change.quirks, bool(change.tools)
+                    quirks = change.quirks
                     sent.append(body)
-                    for notice in _notices(change):
-                        self._tell_once(notice, tell)
-                    self._told.update(omission.message for omission in self._omissions(ask, tools, quirks))
                 else:
-                    helpful = quirks
+                    if change is not None:
+                        helpful = helpful if change.is_last_resort else quirks
+                        self._tell_of_change(change, ask, tools, tell)
                     return _Answer(stream, stream.batches(), tools)
         finally:
             if helpful != before:
-                self._lessons.learn(body["model"], before, helpful)
+                self._lessons.learn(body["model"], candidate.quirks, before=before, after=helpful)
 
     async def _changed(
         self, candidate: Candidate, ask: Ask, refused: Refused, sent: Sequence[JsonObject]
     ) -> tuple[Change, Sequence[Tool], JsonObject] | None:
         """Find a change that makes a request which was not sent yet."""
-        for change in changes(refused):
+        proposed: Iterable[Change] = changes(refused)
+        if len(sent) > _MOST_CHANGES:
+            said = (
+                "The model's endpoint refused one thing about the tools after the other, so it was asked without any."
+            )
+            without = replace(refused.quirks, tools=False)
+            proposed = [Change(without, "tools_refused", said, is_last_resort=True)] if refused.tools else []
+        for change in proposed:
             tools, body = await self._request(candidate, ask, change.quirks)
             if body not in sent:
                 return change, tools, body
@@ -161,12 +189,13 @@ class RunModel:
 
     async def _request(self, candidate: Candidate, ask: Ask, quirks: Quirks) -> tuple[Sequence[Tool], JsonObject]:
         tools = self._offered(ask.tools, quirks, named=chosen_name(ask.tool_choice))
-        await fit_schemas(tools, quirks.schema)
+        schemas = await fitted_schemas(tools, quirks.schema)
         messages = ask.messages
         if len(tools) < len(ask.tools):
             messages = with_tools_named(messages, ask.tool_prompt, {tool.spec.name for tool in tools})
-        asked = replace(ask, messages=messages, tools=tools)
-        return tools, body_from_ask(candidate.facts, asked, self._spec, quirks)
+        thoughts = {id_: thought for id_, thought in ask.thoughts.items() if id_ not in self._foreign}
+        asked = replace(ask, messages=messages, tools=tools, thoughts=thoughts)
+        return tools, body_from_ask(candidate.facts, asked, self._spec, quirks, schemas=schemas)
 
     def _offered(self, tools: Sequence[Tool], quirks: Quirks, *, named: str | None = None) -> Sequence[Tool]:
         """Choose the tools that are sent; what was offered before stays, whoever joins later."""
@@ -192,8 +221,17 @@ class RunModel:
             self._has_logged = True
             _log.info("descriptions of tools cut to the %d characters that the endpoint takes: %d", limit, long)
 
+    def _tell_of_change(self, change: Change, ask: Ask, tools: Sequence[Tool], tell: Tell) -> None:
+        """Tell of a change that has helped; later requests of the run need not tell of it again."""
+        for notice in _notices(change):
+            self._tell_once(notice, tell)
+        self._told.update(omission.message for omission in self._omissions(ask, tools, change.quirks))
+
     def _omissions(self, ask: Ask, tools: Sequence[Tool], quirks: Quirks) -> Iterator[Notice]:
         """List what a caller might miss in the request."""
+        if ask.tools and not quirks.tools:
+            yield Notice("tools_refused", "The model takes no tools, so it was asked without them.")
+            return
         yield from (_tool_refused(tool) for tool in refused_tools(ask.tools, quirks))
         takable = len(ask.tools) - len(refused_tools(ask.tools, quirks))
         if quirks.tools and takable > quirks.max_tools:
@@ -224,8 +262,9 @@ class RunModel:
         """Take calls that the model wrote as text for calls; where none may be made, tell of them."""
         known = answer.tools or ask.withheld
         if not known:
-            async for batch in answer.all_batches():
-                yield batch
+            async with aclosing(answer.all_batches()) as batches:
+                async for batch in batches:
+                    yield batch
             return
         written = WrittenCalls(
             {tool.spec.name for tool in known},
@@ -234,10 +273,11 @@ class RunModel:
         )
         failure: RunError | None = None
         try:
-            async for batch in answer.all_batches():
-                taken = written.take(batch)
-                if taken:
-                    yield taken
+            async with aclosing(answer.all_batches()) as batches:
+                async for batch in batches:
+                    taken = written.take(batch)
+                    if taken:
+                        yield taken
         except RunError as error:
             failure = error
         rest = written.rest(is_whole=failure is None)

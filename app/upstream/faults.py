@@ -34,7 +34,12 @@ from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 MAX_QUOTE_CHARACTERS = 300
 _READ_CHARACTERS = 4_000  # more of a message cannot matter to a quote, and bounds what the patterns work on
 _QUOTED_MESSAGE = re.compile(r"['\"]message['\"]: *(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')")
-_LONG_NUMBER = re.compile(r"\b(?=[\w-]*\d)[\w-]{8,}")
+_OF_ONE_REQUEST = re.compile(
+    r"\b(?:line|column|col|position|pos|offset|char(?:acter)?|byte):? \d+"
+    r"|\b(?:[0-9a-f]{8,}(?:-[0-9a-f]{4,})*|\d{8,})\b"
+    r"|\b(?:req|request|trace|chatcmpl|id)[_:#. -]{1,3}(?=[\w-]*\d)[\w-]{6,}",
+    re.IGNORECASE,
+)
 _MOST_PLACES = 16
 _PLACE_LEVELS = 6
 _SHORTEST_SECRET = 4  # a shorter "key", such as a dummy `x`, would blank out ordinary words
@@ -108,8 +113,8 @@ class Complaint(NamedTuple):
 
     @property
     def gist(self) -> str:
-        """What makes it the same complaint when it comes again: all but long numbers, which name the request."""
-        return _LONG_NUMBER.sub("#", " ".join((self.message[:_READ_CHARACTERS], *self.places)))
+        """What makes it the same complaint when it comes again: all but what names one request and places in it."""
+        return _OF_ONE_REQUEST.sub("#", " ".join((self.message[:_READ_CHARACTERS], *self.places)))
 
 
 def complaint_from_json(value: Json) -> Complaint:

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.upstream.schemas import SchemaDialect
 
+MOST_REFUSED = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
@@ -54,7 +56,7 @@ class Quirks:
     leave_out: frozenset[str] = frozenset()
     """Request fields that it refuses, such as `stream_options` or `parallel_tool_calls`."""
     refused_tools: tuple[str, ...] = ()
-    """Digests of tools that it refused."""
+    """Digests of tools that it refused, at most `MOST_REFUSED`."""
 
 
 class _Fact(NamedTuple):

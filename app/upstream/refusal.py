@@ -66,6 +66,8 @@ class Change:
     message: str
     tools: tuple[Tool, ...] = ()
     """Those that are left out by name."""
+    is_last_resort: bool = False
+    """For this request only: nothing is learned of it."""
 
 
 class Case:

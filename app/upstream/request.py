@@ -39,10 +39,13 @@ _fitted: LRUCache[tuple[int, SchemaDialect], _Fitted] = LRUCache(
 cached, so the same object comes with every round and every run."""
 
 
-def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) -> JsonObject:
+def body_from_ask(
+    facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks, *, schemas: Sequence[JsonObject] | None = None
+) -> JsonObject:
     """Build the request body; the model's own parameters stand below the caller's.
 
-    `ask.tools` are those that are sent (`offered_tools`). Parameters that are null are left out.
+    `ask.tools` are those that are sent (`offered_tools`), with their `schemas` in the endpoint's dialect
+    (`fitted_schemas`). Parameters that are null are left out.
     """
     body = _parameters(facts.parameters, spec.parameters, quirks)
     body["model"] = f"{facts.id}:{spec.provider}" if spec.provider else facts.id
@@ -50,7 +53,9 @@ def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) ->
     body["stream"] = True
     body["stream_options"] = {"include_usage": True}
     if ask.tools:
-        body["tools"] = [_tool(tool.spec, quirks) for tool in ask.tools]
+        if schemas is None:
+            schemas = [schema_in_dialect(tool.spec.parameters, quirks.schema) for tool in ask.tools]
+        body["tools"] = [_tool(tool.spec, schema, quirks) for tool, schema in zip(ask.tools, schemas, strict=True)]
         choice = _choice(ask, quirks)
         if choice is not None:
             body["tool_choice"] = choice
@@ -60,7 +65,8 @@ def body_from_ask(facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks) ->
             body.pop("response_format", None)
     elif quirks.needs_tools and (names := names_of_calls(ask.messages)):
         body["tools"] = [_stand_in(name) for name in names]
-        body["tool_choice"] = "none"
+        if quirks.tool_choice == "any":
+            body["tool_choice"] = "none"
     for name in quirks.leave_out:
         body.pop(name, None)
     return body
@@ -102,30 +108,33 @@ def _stand_in(name: str) -> JsonObject:
     return {"type": "function", "function": function}
 
 
-def _tool(spec: ToolSpec, quirks: Quirks) -> JsonObject:
+def _tool(spec: ToolSpec, parameters: JsonObject, quirks: Quirks) -> JsonObject:
     description, limit = spec.description, quirks.description_characters
     if limit is not None and len(description) > limit:
         description = description[: max(1, limit - len(_MARK))] + _MARK
-    parameters = _parameters_in_dialect(spec.parameters, quirks.schema)
     return {"type": "function", "function": {"name": spec.name, "description": description, "parameters": parameters}}
 
 
-def _parameters_in_dialect(schema: JsonObject, dialect: SchemaDialect) -> JsonObject:
-    known = _fitted.get((id(schema), dialect))
-    return known.fitted if known is not None else schema_in_dialect(schema, dialect)
-
-
-async def fit_schemas(tools: Sequence[Tool], dialect: SchemaDialect) -> None:
-    """Fit the schemas that are new, in a thread: strangers decide how much work they are, and others wait meanwhile."""
-    new = [tool.spec.parameters for tool in tools if (id(tool.spec.parameters), dialect) not in _fitted]
+async def fitted_schemas(tools: Sequence[Tool], dialect: SchemaDialect) -> list[JsonObject]:
+    """Write the tools' schemas in a dialect; new ones in a thread, as strangers decide how much work they are."""
+    listed = [tool.spec.parameters for tool in tools]
+    known = [_fitted.get((id(schema), dialect)) for schema in listed]
+    new = [schema for schema, entry in zip(listed, known, strict=True) if entry is None]
     if new:
-        for entry in await to_thread.run_sync(_fit_all, new, dialect):
-            _fitted[id(entry.listed), dialect] = entry
+        made = {
+            id(entry.listed): entry
+            for entry in await to_thread.run_sync(_fit_all, new, dialect, abandon_on_cancel=True)
+        }
+        for key, entry in made.items():
+            if entry.characters <= _MOST_FITTED_CHARACTERS:
+                _fitted[key, dialect] = entry
+        known = [made.get(id(schema), entry) for schema, entry in zip(listed, known, strict=True)]
+    return [entry.fitted for entry in known if entry is not None]
 
 
 def _fit_all(schemas: Sequence[JsonObject], dialect: SchemaDialect) -> list[_Fitted]:
     fitted = [schema_in_dialect(schema, dialect) for schema in schemas]
-    sizes = [len(json.dumps(listed)) + len(json.dumps(made)) for listed, made in zip(schemas, fitted, strict=True)]
+    sizes = [len(json.dumps([listed, made], ensure_ascii=False)) for listed, made in zip(schemas, fitted, strict=True)]
     return list(map(_Fitted, schemas, fitted, sizes))
 
 

@@ -21,7 +21,11 @@ class ScriptedModel:
         self.asks: list[Ask] = []
         self._replies = list(replies)
 
-    def offered(self, tools: Sequence[Tool]) -> Sequence[Tool]:
+    def offered(
+        self,
+        tools: Sequence[Tool],
+        tool_choice: str | JsonObject = "auto",  # noqa: ARG002  # the port names it
+    ) -> Sequence[Tool]:
         return tools
 
     @asynccontextmanager

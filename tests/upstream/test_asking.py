@@ -1,15 +1,18 @@
 """What a run's model is asked in, and what is learned of it for others."""
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
 
+from app.domain.messages import Tool, ToolSpec
 from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.upstream.asking import Candidate, Lessons, RunModel
 from app.upstream.quirks import Quirks, quirks_with
-from tests.fakes.upstream import Answer, Request, end, failure, stream, text
+from tests.fakes.upstream import Answer, Request, failure, stream
 from tests.upstream.asking import GOOD, serving
 
 pytestmark = pytest.mark.anyio
@@ -17,20 +20,40 @@ pytestmark = pytest.mark.anyio
 
 def test_what_two_runs_learned_at_the_same_time_is_all_kept() -> None:
     lessons, before = Lessons(), Quirks()
-    lessons.learn("m", before, quirks_with(before, {"leaveOut": ["stream_options"], "callIds": "nine"}))
-    lessons.learn("m", before, quirks_with(before, {"leaveOut": ["seed"], "maxTools": 5}))
-    lessons.learn("m", before, replace(before, refused_tools=("a",)))
-    lessons.learn("m", before, replace(before, refused_tools=("b",)))
-    expected = {"leaveOut": ["stream_options", "seed"], "callIds": "nine", "maxTools": 5}
+    facts: list[dict[str, Any]] = [
+        {"leaveOut": ["stream_options"], "callIds": "nine"},
+        {"leaveOut": ["seed"], "maxTools": 5},
+        {"schema": {"patterns": False, "without": ["title"]}},
+        {"schema": {"formats": "none", "without": ["examples"]}},
+    ]
+    for changed in facts:
+        lessons.learn("m", before, before=before, after=quirks_with(before, changed))
+    for name in "ab":
+        lessons.learn("m", before, before=before, after=replace(before, refused_tools=(name,)))
+    schema = {"patterns": False, "formats": "none", "without": ["title", "examples"]}
+    expected = {"leaveOut": ["stream_options", "seed"], "callIds": "nine", "maxTools": 5, "schema": schema}
     assert lessons.of("m") == replace(quirks_with(before, expected), refused_tools=("a", "b"))
 
 
 def test_names_that_callers_make_up_do_not_pile_up() -> None:
     lessons = Lessons()
     for number in range(3000):
-        lessons.learn(f"m{number}", Quirks(), quirks_with(Quirks(), {"callIds": "nine"}))
+        lessons.learn(f"m{number}", Quirks(), before=Quirks(), after=quirks_with(Quirks(), {"callIds": "nine"}))
     assert lessons.of("m0") is None
     assert lessons.of("m2999") is not None
+
+
+def test_what_callers_servers_bring_does_not_pile_up() -> None:
+    lessons, before = Lessons(), Quirks()
+    for number in range(1000):
+        lessons.learn("m", before, before=before, after=replace(before, refused_tools=(str(number),)))
+        schema = {"schema": {"without": [f"x-{number}"]}}
+        lessons.learn("m", before, before=before, after=quirks_with(before, schema))
+    known = lessons.of("m")
+    assert known is not None
+    assert len(known.refused_tools) == 256
+    assert known.refused_tools[-1] == "999"
+    assert len(known.schema.without) <= 64
 
 
 async def test_what_is_learned_of_one_model_is_not_held_against_another() -> None:
@@ -53,15 +76,93 @@ async def test_what_is_learned_of_one_model_is_not_held_against_another() -> Non
 
 
 async def test_cancelling_between_two_requests_ends_the_asking_at_once_and_learns_nothing() -> None:
-    async with serving([failure(400, "unknown field stream_options"), stream(text("Hi"), end())]) as (
-        upstream,
-        endpoint,
-    ):
+    script = [failure(400, "unknown field stream_options"), stream(asyncio.Event())]
+    async with serving(script) as (upstream, endpoint):
         lessons = Lessons()
         model = RunModel(endpoint, lessons, [Candidate(ModelFacts("m"))], RunSpec(messages=()))
-        with anyio.fail_after(5), anyio.CancelScope() as scope:
-            async with model.stream(Ask([]), lambda _: scope.cancel()):
+
+        async def ask() -> None:
+            async with model.stream(Ask([]), lambda _: None):
                 pytest.fail("nothing was answered")
-        assert scope.cancelled_caught
-        assert len(upstream.asks) == 1
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                await upstream.wait_for(lambda up: len(up.asks) == 2)
+                tasks.cancel_scope.cancel()
+            await upstream.wait_for(lambda up: up.asks[1].closed_early.is_set())
+        assert len(upstream.asks) == 2
         assert lessons.of("m") is None
+
+
+async def test_what_was_told_of_is_what_has_helped() -> None:
+    def script(request: Request) -> Answer:
+        parameters = request.json["tools"][0]["function"]["parameters"]["properties"]["to"]
+        return failure(400, "schema: grammar could not be built at column 77") if "format" in parameters else GOOD
+
+    schema = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^x$", "format": "email"}}}
+    tool = Tool(ToolSpec("mail", "Mails.", schema), "box", "mail")
+    told: list[Any] = []
+    async with serving(script) as (_, endpoint):
+        lessons = Lessons()
+        model = RunModel(endpoint, lessons, [Candidate(ModelFacts("m"))], RunSpec(messages=()))
+        async with model.stream(Ask([{"role": "user", "content": "Hi"}], [tool]), told.append) as batches:
+            assert [batch async for batch in batches]
+    assert [notice.message for notice in told] == [
+        "The model's endpoint does not take formats in tool schemas, so they were left out."
+    ]
+    known = lessons.of("m")
+    assert known is not None
+    assert (known.schema.patterns, known.schema.formats) == (True, "none")
+
+
+async def test_forcing_tools_once_says_nothing_about_the_model() -> None:
+    base = quirks_with(Quirks(), {"tools": False})
+    async with serving([failure(400, "unknown field stream_options"), GOOD]) as (_, endpoint):
+        lessons = Lessons()
+        model = RunModel(endpoint, lessons, [Candidate(ModelFacts("m"), base)], RunSpec(messages=(), force_tools=True))
+        async with model.stream(Ask([{"role": "user", "content": "Hi"}]), lambda _: None) as batches:
+            assert [batch async for batch in batches]
+    assert lessons.of("m") == quirks_with(base, {"leaveOut": ["stream_options"]})
+
+
+async def test_thoughts_of_one_model_are_not_sent_to_the_next() -> None:
+    def script(request: Request) -> Answer:
+        return failure(500, "down") if request.json["model"] == "a" else GOOD
+
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "x"},
+    ]
+    ask = Ask(messages, thoughts={"c1": {"reasoning_content": "hm"}})
+    echo = quirks_with(Quirks(), {"reasoning": "echo"})
+    async with serving(script) as (upstream, endpoint):
+        candidates = [Candidate(ModelFacts(name), echo) for name in "ab"]
+        model = RunModel(endpoint, Lessons(), candidates, RunSpec(messages=()))
+        async with model.stream(ask, lambda _: None) as batches:
+            assert [batch async for batch in batches]
+    sent = {request.json["model"]: request.json["messages"][0] for request in upstream.asks}
+    assert sent["a"]["reasoning_content"] == "hm"
+    assert "reasoning_content" not in sent["b"]
+
+
+async def test_too_many_complaints_about_tools_end_in_a_request_without_any() -> None:
+    tools = [Tool(ToolSpec(f"t{number}", "x", {"type": "object"}), "box", f"t{number}") for number in range(40)]
+
+    def script(request: Request) -> Answer:
+        names = [tool["function"]["name"] for tool in request.json.get("tools", ())]
+        return failure(400, f"bad schema for function '{names[0]}'") if names else GOOD
+
+    told: list[Any] = []
+    async with serving(script) as (upstream, endpoint):
+        lessons = Lessons()
+        model = RunModel(endpoint, lessons, [Candidate(ModelFacts("m"))], RunSpec(messages=()))
+        async with model.stream(Ask([{"role": "user", "content": "Hi"}], tools), told.append) as batches:
+            assert [batch async for batch in batches]
+    assert len(upstream.asks) == 18
+    assert told[-1].code == "tools_refused"
+    known = lessons.of("m")
+    assert known is not None
+    assert known.tools
+    assert len(known.refused_tools) == 16

@@ -11,7 +11,7 @@ from app.domain.messages import Tool, ToolSpec
 from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.upstream.quirks import Quirks, quirks_with
-from app.upstream.request import body_from_ask, encodable, fit_schemas, offered_tools, tool_digest
+from app.upstream.request import body_from_ask, encodable, fitted_schemas, offered_tools, tool_digest
 
 USER = {"role": "user", "content": "Hi"}
 CLOCK = Tool(ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {}}), "box", "clock")
@@ -142,8 +142,9 @@ async def test_a_schema_is_fitted_to_the_dialect_and_once_only() -> None:
     schema = {"type": "object", "properties": {"to": {"type": "string", "pattern": "^x$"}}}
     tool = Tool(ToolSpec("mail", "Mails.", schema), "box", "mail")
     facts = {"schema": {"patterns": False}}
-    await fit_schemas([tool], quirks_with(Quirks(), facts).schema)
-    first, second = (asked(facts, Ask([USER], [tool]))["tools"][0]["function"]["parameters"] for _ in range(2))
+    dialect = quirks_with(Quirks(), facts).schema
+    (first,), (second,) = [await fitted_schemas([tool], dialect) for _ in range(2)]
+    assert first == asked(facts, Ask([USER], [tool]))["tools"][0]["function"]["parameters"]
     assert "pattern" not in first["properties"]["to"]
     assert first is second
     assert "pattern" in asked({}, Ask([USER], [tool]))["tools"][0]["function"]["parameters"]["properties"]["to"]
