@@ -80,13 +80,11 @@ class _Below:
 
 
 class _Fitting:
-    """One call's walk through its schema.
-
-    Schemas are remembered by their identity, so all that were looked at are kept while the walk lasts.
-    """
+    """One call's walk through its schema. What is remembered by its identity is kept while the walk lasts."""
 
     def __init__(self, root: JsonObject) -> None:
         self._root = root
+        self._address = str(root.get("$id", "")).removesuffix("#")
         self._left = _VISITS
         self._opened: dict[int, tuple[Json, JsonObject]] = {}
         self._flats: dict[int, _Flat] = {}
@@ -97,33 +95,30 @@ class _Fitting:
         self._values: dict[str, Json] = {}
         self._sizes: dict[int, tuple[Json, int]] = {}
 
-    def fit(self, value: JsonObject, schema: Json, depth: int) -> None:
+    def fit(self, value: JsonObject, schema: Json, depth: int) -> JsonObject:
         """Fit the properties of an object in place, at the root small ones first, while the work is not too much."""
         below = self._below(schema, value, list(value), _DEPTH)
-        names = sorted(below.schemas, key=lambda name: self._size(value[name])) if depth == _DEPTH else below.schemas
-        for name in names:
+        names = [name for name in value if name in below.schemas]
+        for name in sorted(names, key=lambda name: self._size(value[name])) if depth == _DEPTH else names:
             item, sub = value[name], below.schemas[name]
             is_optional = name in below.declared and name not in below.required
             if item not in (None, "") or not is_optional or self._takes(item, sub):
                 value[name] = self._fitted(item, sub, depth - 1)
             else:
                 del value[name]
+        return value
 
     def _fitted_array(self, value: list[Json], schema: Json, depth: int) -> list[Json]:
-        places = range(min(len(value), _PLACES + 1))
-        schemas = self._below(schema, value, places, _DEPTH).schemas
-        fitted: list[Json] = []
-        for index, item in enumerate(value):
-            place = min(index, _PLACES)
-            fitted.append(self._fitted(item, schemas[place], depth - 1) if place in schemas else item)
-        return fitted
+        schemas = self._below(schema, value, range(min(len(value), _PLACES + 1)), _DEPTH).schemas
+        return [
+            self._fitted(item, schemas[min(index, _PLACES)], depth - 1) if min(index, _PLACES) in schemas else item
+            for index, item in enumerate(value)
+        ]
 
     def _fitted(self, value: Json, schema: Json, depth: int) -> Json:
         value = self._read(value, schema)
         if depth > 0 and is_object(value):
-            fitted = dict(value)
-            self.fit(fitted, schema, depth)
-            return fitted
+            return self.fit(dict(value), schema, depth)
         if depth > 0 and is_array(value):
             return self._fitted_array(value, schema, depth)
         return value
@@ -142,9 +137,9 @@ class _Fitting:
         """Tell whether a schema allows a value, as far as it can be told without a look into the value."""
 
         def check(part: JsonObject) -> bool:
-            choices: list[Json] = [part["const"]] if "const" in part else part.get("enum", [])
-            compared = sum(is_object(choice) or is_array(choice) for choice in choices)
-            self._spend(len(choices) + compared * (self._size(value) if compared else 0))
+            choices = (part["const"], *part.get("enum", ())) if "const" in part else part.get("enum", ())
+            alike = [each for each in choices if not isinstance(each, str) and type(each) is type(value)]
+            self._spend(len(choices) + len(alike) * (self._size(value) if alike else 0))
             return _allows(part, value)
 
         if value is None or value == "":
@@ -201,8 +196,7 @@ class _Fitting:
             names: list[str] = part.get("required", [])
             self._spend(len(keys) + len(names))
             declared.update(key for key in keys if _is_declared(part, key))
-            required.update(names)
-            required.update(key for key in keys if _is_required_by_itself(part, key))
+            required.update(names, (key for key in keys if _is_required_by_itself(part, key)))
             for key in keys:
                 sub = _sub(part, key)
                 if sub is not None:
@@ -233,9 +227,8 @@ class _Fitting:
 
     def _flat(self, schema: Json) -> _Flat:
         self._spend()
-        known = self._flats.get(id(schema))
-        if known is not None:
-            return known
+        if id(schema) in self._flats:
+            return self._flats[id(schema)]
         flat = self._flats[id(schema)] = _Flat()
         left: list[Json] = [schema]
         seen: set[int] = set()
@@ -255,12 +248,14 @@ class _Fitting:
         return flat
 
     def _size(self, value: Json) -> int:
-        """Count the values in a list or an object, and the characters of its texts, once for each."""
-        if not (is_object(value) or is_array(value)):
-            return len(value) if isinstance(value, str) else 1
+        """Count the values in a value, and the characters of its texts, once for each."""
         if id(value) not in self._sizes:
-            inner = value.values() if is_object(value) else value
-            self._sizes[id(value)] = value, 1 + sum(map(self._size, inner))
+            size, left = 0, [value]
+            while left:
+                item = left.pop()
+                size += len(item) if isinstance(item, str) else 1
+                left += item.values() if is_object(item) else item if is_array(item) else ()
+            self._sizes[id(value)] = value, size
         return self._sizes[id(value)][1]
 
     def _open(self, schema: Json) -> JsonObject:
@@ -271,14 +266,12 @@ class _Fitting:
     def _target(self, reference: str) -> Json:
         """Return the schema that a reference leads to; one that allows anything where none can be found."""
         if reference not in self._targets:
-            own: Json = self._root.get("$id")
-            local = reference.removeprefix(own.removesuffix("#")) if isinstance(own, str) else reference
+            local = reference.removeprefix(self._address)
             is_pointer = local in {"", "#"} or local.startswith("#/")
             found = _at(local, self._root) if is_pointer else None
             if found is None and is_pointer:
                 # Embedded as it was, a schema still refers to its own definitions as if it were the root.
-                around = [_at(local, scope) for scope in self._scopes]
-                targets = [target for target in around if target is not None]
+                targets = [target for scope in self._scopes if (target := _at(local, scope)) is not None]
                 found = targets[0] if targets and all(target == targets[0] for target in targets) else None
             self._targets[reference] = found if is_schema(found) else _ANYTHING
         return self._targets[reference]
@@ -347,15 +340,13 @@ def _is_required_by_itself(part: JsonObject, key: _Key) -> bool:
 
 def _allows(part: JsonObject, value: Json) -> bool:
     """Tell whether a schema by itself allows a value, by its type, its choices and the length of a text."""
-    if part.get("not") == {} or part.get("not") is True:
-        return False
-    if "const" in part and not _is_same(value, part["const"]):
-        return False
-    if "enum" in part and not any(_is_same(value, choice) for choice in part["enum"]):
-        return False
-    if "type" in part and not _is_of_type(value, part["type"]):
-        return False
-    return not isinstance(value, str) or len(value) >= part.get("minLength", 0)
+    return (
+        not (part.get("not") == {} or part.get("not") is True)
+        and ("const" not in part or _is_same(value, part["const"]))
+        and ("enum" not in part or any(_is_same(value, choice) for choice in part["enum"]))
+        and ("type" not in part or _is_of_type(value, part["type"]))
+        and not (isinstance(value, str) and len(value) < part.get("minLength", 0))
+    )
 
 
 def _takes_texts(part: JsonObject) -> bool:

@@ -1,21 +1,20 @@
 """One schema instead of another: merged, one of many types, one object of branches, without some keywords. Pure.
 
-Knows single schemas and those directly in them; references, and how deep a schema goes, are the business of
-`schemas.py`.
+Knows single schemas and those directly in them; references and depth are the business of `schemas.py`.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 
 COMBINATORS = frozenset({"anyOf", "oneOf", "allOf", "not", "if", "then", "else"})
 _WORDS = ("string", "integer", "number", "boolean", "object", "array", "null")
-_TYPES = frozenset(_WORDS)
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "nullable"}
 )
@@ -33,9 +32,7 @@ _OWNERS = {
 """Keywords that mean something for values of one type only."""
 CONSTRAINTS = _OWNERS.keys() - {"properties", "required", "additionalProperties", "items", "pattern"}
 """Keywords that only check a value."""
-_SHORT_DESCRIPTION = 200
 _SHOWN = 200
-_LONGEST_PATTERN = 200
 _ESCAPE = r"\\(?:[dDwWsSnrtfv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^a-zA-Z0-9])"
 _CLASS = rf"\[\^?+(?!\])(?:{_ESCAPE}|[^\\\]])+\]"
 _REPEATED = r"(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})\??"
@@ -43,9 +40,10 @@ _PIECE = rf"(?:{_ESCAPE}|{_CLASS}|[^\\\[()|^$*+?{{]|\))(?:{_REPEATED})?"
 _PATTERN = re.compile(rf"(?:{_PIECE}|\((?:\?(?:[:=!]|<[=!]))?(?!\?)|[|^$]|\\[bB])*+", re.DOTALL)
 """The parts that regular expressions of all kinds have, whatever their order is; linear in time."""
 _ATOMS = re.compile(rf"{_ESCAPE}|{_CLASS}", re.DOTALL)
-_ODD_CLASS = re.compile(r"\[:|\\[dDwWsS]-(?!\])|(?<!^\[)(?<!^\[\^)-\\[dDwWsS]")
-"""Ranges from or to a class, and names of classes."""
-_RANGE = re.compile(r"([^\\])-([^\\])", re.DOTALL)
+_RANGE = re.compile(rf"({_ESCAPE}|[^\\])(?:-({_ESCAPE}|[^\\]))?", re.DOTALL)
+_BOUNDS = re.compile(r"\{([0-9]+),([0-9]+)\}")
+_CONTROLS = {r"\n": 10, r"\r": 13, r"\t": 9, r"\f": 12, r"\v": 11}
+LEFT_OUT = "More of it is left out here."
 
 TypeLists = Literal["single", "any_of", "nullable"]
 
@@ -78,14 +76,16 @@ def shown(text: str) -> str:
 
 
 def stub_of(schema: JsonObject) -> JsonObject:
-    """Return no more than the type of a schema, and what it is for where that is short."""
+    """Return no more than the type of a schema, and what it is for where that is short; a note tells of the rest."""
     words = _type_words(schema) or (["object"] if "properties" in schema else [])
     word = "object" if "object" in words else next((word for word in words if word != "null"), *words[:1] or [None])
     stub: JsonObject = {} if word is None else {"type": word}
     told: Json = schema.get("description")
-    if isinstance(told, str) and len(told) <= _SHORT_DESCRIPTION:
+    if isinstance(told, str) and len(told.removesuffix(f"\n{LEFT_OUT}")) <= _SHOWN:
         stub["description"] = told
-    return _completed(stub)
+    stub = _completed(stub)
+    unread = ANNOTATIONS | {"type", "$defs", "definitions"}
+    return noted(stub, LEFT_OUT) if any(key not in unread and schema[key] != stub.get(key) for key in schema) else stub
 
 
 def _completed(schema: JsonObject) -> JsonObject:
@@ -99,7 +99,7 @@ def _completed(schema: JsonObject) -> JsonObject:
 def _type_words(schema: JsonObject) -> list[str]:
     kind: Json = schema.get("type")
     words = kind if is_array(kind) else [kind]
-    known = dict.fromkeys(word for word in words if isinstance(word, str) and word in _TYPES)
+    known = dict.fromkeys(word for word in words if isinstance(word, str) and word in _WORDS)
     return [word for word in known if word != "integer" or "number" not in known]
 
 
@@ -314,7 +314,7 @@ def with_required_described(schema: JsonObject) -> JsonObject:
     return {**schema, "properties": {**properties, **missing}} if missing else schema
 
 
-def without_null_branch(schema: JsonObject, *, references: bool) -> JsonObject:
+def without_null_branch(schema: JsonObject, says_null: Callable[[Json], bool], *, references: bool) -> JsonObject:
     """Return a schema that says by `nullable` what a branch for null said; the same one where it has none.
 
     A single other branch becomes one with what stands beside it. With `references` one that refers stays a branch,
@@ -322,7 +322,7 @@ def without_null_branch(schema: JsonObject, *, references: bool) -> JsonObject:
     """
     for key in ("anyOf", "oneOf"):
         branches: Json = schema.get(key)
-        real = [each for each in branches if not (is_object(each) and is_null(each))] if is_array(branches) else []
+        real = [each for each in branches if not says_null(each)] if is_array(branches) else []
         if not real or len(real) == len(branches):
             continue
         rest: JsonObject = {**_without(schema, key), "nullable": True}
@@ -381,16 +381,20 @@ def is_readable(pattern: str) -> bool:
 
     Looks at it letter by letter: to compile what strangers wrote may take seconds.
     """
-    if len(pattern) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern):
+    if len(pattern) > _SHOWN or not _PATTERN.fullmatch(pattern):
         return False
     for atom in _ATOMS.findall(pattern):
-        if "-" in atom or "[:" in atom:
-            ranges = _RANGE.findall(atom[2:-1] if atom.startswith("[^") else atom[1:-1])
-            if _ODD_CLASS.search(atom) or any(first > last for first, last in ranges):
-                return False
-    depth = 0
-    for mark in _ATOMS.sub("", pattern):
-        depth += (mark == "(") - (mark == ")")
-        if depth < 0:
+        ranges = _RANGE.findall(atom.removeprefix("[").removeprefix("^")[:-1]) if atom[0] == "[" and "-" in atom else []
+        if "[:" in atom or not all(not last or -1 < _code(first) <= _code(last) for first, last in ranges):
             return False
-    return depth == 0
+    rest = _ATOMS.sub("", pattern)
+    depths = [0, *accumulate((mark == "(") - (mark == ")") for mark in rest)]
+    is_counted = all(int(least) <= int(most) for least, most in _BOUNDS.findall(rest))
+    return is_counted and min(depths) == depths[-1] == 0
+
+
+def _code(member: str) -> int:
+    """Return the number of the character that a member of a class stands for; -1 where it stands for several."""
+    if len(member) == 2 and member[1] in "dDwWsS":
+        return -1
+    return int(f"0{member[1:].replace('u', 'x')}", 0) if len(member) > 2 else _CONTROLS.get(member, ord(member[-1]))

@@ -13,34 +13,16 @@ from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.upstream.narrowing import (
-    ANNOTATIONS,
-    COMBINATORS,
-    CONSTRAINTS,
-    constants_of,
-    is_null,
-    is_object_schema,
-    is_readable,
-    merged,
-    noted,
-    one_object,
-    says_something,
-    shown,
-    single_typed,
-    stub_of,
-    with_required_described,
-    without_keywords,
-    without_null_branch,
-    without_places,
-)
+from app.upstream import narrowing
+from app.upstream.narrowing import ANNOTATIONS, COMBINATORS, CONSTRAINTS, LEFT_OUT, is_null, is_readable, says_something
 
 MAX_NODES = 2000
 """Sub-schemas in a result; what would come after them is cut to its type."""
 MAX_DEPTH = 32
 """Levels of sub-schemas in a result."""
-_MAX_INLINED = 16_384
+_MAX_INLINED = 32_768
 """Characters that references may bring, roughly; half as many again as the schema has where that is more."""
-_ATTEMPTS: tuple[tuple[int, int, int], ...] = ((2, 32, 500), (1, 1, MAX_NODES), (1, 0, MAX_NODES))
+_ATTEMPTS = ((2, 32, 500), (1, 8, 1500), *((1, reach, MAX_NODES) for reach in (3, 1, 0)))
 """How often a schema may lie in itself, how deep references may lie in each other, and how many sub-schemas they may
 bring, tried one after the other: what is too large is cut evenly, instead of at its end only."""
 _BRANCHES = 8
@@ -122,12 +104,15 @@ class _Rewriting:
         self._gone = _gone_keywords(dialect)
         self._unknown = dialect.without - _KEPT
         self._may_branch = dialect.combinators and "anyOf" not in dialect.without
+        unknown = frozenset[str]() if self._may_branch else dialect.without & {"anyOf", "oneOf"}
+        self._single = unknown if dialect.combinators else COMBINATORS
         self._levels, self._reach, self._left_inlined = attempt
         self._start = 1
         """How many schemas the root's own reference leads through."""
         self._left = MAX_NODES
         self._characters: int | None = None
         self._targets: dict[str, tuple[Json, int]] = {}
+        self._is_cut = False
         self._lost = 0
         """What was left out so far, so that the result allows more."""
 
@@ -142,6 +127,7 @@ class _Rewriting:
         if node.get("type") != "object" or not is_object(properties):
             node = {**node, "type": "object", "properties": properties if is_object(properties) else {}}
         written = self._schema(node, 0, trail)
+        written = narrowing.noted(written, LEFT_OUT) if self._is_cut else written
         return _without_unused(written) if dialect.references else written
 
     def _schema(self, node: JsonObject, depth: int, trail: tuple[int, ...]) -> JsonObject:
@@ -152,21 +138,21 @@ class _Rewriting:
         if self._left < 0 or depth > MAX_DEPTH:
             self._check()
             self._lost += 1
-            return stub_of(node)
+            return narrowing.stub_of(node)
         dialect = self._dialect
         if "$ref" in node or (dialect.type_lists == "nullable" and not COMBINATORS.isdisjoint(node)):
             node, trail = self._resolved(node, trail)
-        if not dialect.combinators and not COMBINATORS.isdisjoint(node):
+        if not self._single.isdisjoint(node):
             node, trail = self._without_combinators(node, trail)
         if "prefixItems" in node and "prefixItems" in self._gone:
-            node = without_places(node, may_branch=self._may_branch)
+            node = narrowing.without_places(node, may_branch=self._may_branch)
         if dialect.type_lists != "keep" and is_array(node.get("type")):
-            node = single_typed(node, dialect.type_lists, branches=self._may_branch)
+            node = narrowing.single_typed(node, dialect.type_lists, branches=self._may_branch)
         if not self._unknown.isdisjoint(node):
-            node = without_keywords(node, self._unknown)
+            node = narrowing.without_keywords(node, self._unknown)
             self._lost += "enum" in self._unknown
         if "required" in node:
-            node = with_required_described(node)
+            node = narrowing.with_required_described(node)
         return self._rewritten(node, depth, trail)
 
     def _check(self) -> None:
@@ -220,7 +206,7 @@ class _Rewriting:
         pattern: Json = written.get("pattern")
         if isinstance(pattern, str) and not self._takes_pattern(pattern, "pattern"):
             del written["pattern"]
-            notes.append(f"Pattern: {shown(pattern)}")
+            notes.append(f"Pattern: {narrowing.shown(pattern)}")
         named: JsonObject = node["patternProperties"] if is_object(node.get("patternProperties")) else {}
         lost = [name for name in named if not self._takes_pattern(name, "patternProperties")]
         if lost:
@@ -228,10 +214,10 @@ class _Rewriting:
             written |= {"patternProperties": kept} if kept else {}
             if written.get("additionalProperties") is False:
                 del written["additionalProperties"]
-            notes += [f"Names of the pattern: {shown(name)}" for name in lost[:8]]
+            notes += [f"Names of the pattern: {narrowing.shown(name)}" for name in lost[:8]]
         if notes:
             self._lost += 1
-            written["description"] = noted(written, *notes)["description"]
+            written["description"] = narrowing.noted(written, *notes)["description"]
         return bool(notes)
 
     def _takes_pattern(self, pattern: str, key: str) -> bool:
@@ -247,21 +233,22 @@ class _Rewriting:
     def _inlined(self, node: JsonObject, trail: tuple[int, ...], *, reach: int | None = None) -> _Step:
         """Put what a schema refers to in its place, and whatever that refers to; its own keywords win."""
         most = self._start + (self._reach if reach is None else reach)
+        start = len(trail)
         while "$ref" in node:
             target, size = self._target(node["$ref"])
-            siblings = {key: value for key, value in node.items() if key != "$ref"}
-            if not is_object(target):
+            siblings = {key: value for key, value in node.items() if key != "$ref"} if len(node) > 1 else {}
+            if not is_object(target) or id(target) in trail[start:]:  # a circle says nothing more
                 self._lost += 1
                 node = {"not": {}, **siblings} if target is False else siblings
             elif trail.count(id(target)) >= self._levels or len(trail) >= most:
                 self._lost += 1
-                node = merged(self._stub(target), siblings)
+                node = self._stub(target, siblings)
             else:
                 self._pay(size)
                 self._left_inlined -= 1
                 self._check()
                 trail = (*trail, id(target))
-                node = merged(target, siblings)
+                node = narrowing.merged(target, siblings) if siblings else target
         return node, trail
 
     def _target(self, reference: Json) -> tuple[Json, int]:
@@ -274,14 +261,18 @@ class _Rewriting:
             known = self._targets[reference] = target, _size(target)
         return known
 
-    def _stub(self, target: JsonObject) -> JsonObject:
-        stub = stub_of(target)
-        self._pay(len(json.dumps(stub["description"])) + 20 if "description" in stub else 0)
+    def _stub(self, target: JsonObject, siblings: JsonObject) -> JsonObject:
+        stub = narrowing.stub_of(target)
+        is_cut = str(stub.get("description")).endswith(LEFT_OUT)
+        self._pay(len(stub["description"]) + 20 if "description" in stub else 0)
         if (self._characters or 0) < 0:
             # Types alone are hardly longer than references.
             self._characters = 0
             stub.pop("description", None)
-        return stub
+            self._is_cut = self._is_cut or is_cut
+            return narrowing.merged(stub, siblings)
+        node = narrowing.merged(stub, siblings)
+        return narrowing.noted(node, LEFT_OUT) if is_cut and "description" in siblings else node
 
     def _pay(self, characters: int) -> None:
         if self._characters is None:
@@ -295,33 +286,41 @@ class _Rewriting:
                 node, trail = self._inlined(node, trail)
             known = node
             if self._dialect.type_lists == "nullable":
-                node = without_null_branch(known, references=self._dialect.references)
+                node = narrowing.without_null_branch(known, self._is_null, references=self._dialect.references)
             if node is known:
                 break
         return node, trail
 
+    def _is_null(self, branch: Json) -> bool:
+        for _ in range(_BRANCHES):
+            if not is_object(branch) or is_null(branch):
+                break
+            branch = self._target(branch.get("$ref"))[0]
+        return is_object(branch) and is_null(branch)
+
     def _without_combinators(self, node: JsonObject, trail: tuple[int, ...]) -> _Step:
         """Make one schema of branches: one object where they say more of an object, else the first that says much."""
+        self._lost += 1
         for _ in range(_BRANCHES):
-            if COMBINATORS.isdisjoint(node):
+            if self._single.isdisjoint(node):
                 return node, trail
             if node.get("type") == "object":
                 node = self._one_object(node, trail, _BRANCHES)
                 continue
-            rest = {key: value for key, value in node.items() if key not in COMBINATORS and key != "discriminator"}
-            for branch in filter(is_object, _listed(node.get("allOf"))):
+            rest = {key: value for key, value in node.items() if key not in self._single and key != "discriminator"}
+            for branch in filter(is_object, _listed(node.get("allOf")) if "allOf" in self._single else ()):
                 part, trail = self._inlined(branch, trail)
-                rest = merged(part, rest)
-            for key in ("anyOf", "oneOf"):
+                rest = narrowing.merged(part, rest)
+            for key in ("anyOf", "oneOf") if "oneOf" in self._single else ("anyOf",):
                 branches = [self._inlined(branch, trail) for branch in _listed(node.get(key)) if is_object(branch)]
                 chosen, trail = self._chosen(branches, trail)
-                rest = merged(chosen, rest)
+                rest = narrowing.merged(chosen, rest)
             node, trail = self._resolved(*self._inlined(rest, trail))
-        return {key: value for key, value in node.items() if key not in COMBINATORS}, trail
+        return {key: value for key, value in node.items() if key not in self._single}, trail
 
     def _chosen(self, branches: list[_Step], trail: tuple[int, ...]) -> _Step:
         telling = [(branch, its) for branch, its in branches if says_something(branch) and not is_null(branch)]
-        constants = constants_of([branch for branch, _ in telling])
+        constants = narrowing.constants_of([branch for branch, _ in telling])
         if constants is not None:
             return constants, trail
         return telling[0] if telling else ({}, trail)
@@ -331,7 +330,7 @@ class _Rewriting:
         node, trail = self._inlined(node, trail)
         is_branch = levels < _BRANCHES
         is_plain = COMBINATORS.isdisjoint(node) and (is_branch or ("enum" not in node and "const" not in node))
-        if is_plain or (is_branch and not is_object_schema(node)):
+        if is_plain or (is_branch and not narrowing.is_object_schema(node)):
             return node
         flat = {
             key: [self._one_object(branch, trail, levels - 1) for branch in _listed(node.get(key)) if is_object(branch)]
@@ -342,7 +341,7 @@ class _Rewriting:
         flat["if"] = [self._one_object(branch, trail, levels - 1) for branch in conditional]
         if len(conditional) == 1:
             flat["if"].append({"type": "object"})
-        return one_object(node, flat, may_branch=self._may_branch)
+        return narrowing.one_object(node, flat, may_branch=self._may_branch)
 
 
 def _listed(value: Json) -> list[Json]:

@@ -1,6 +1,7 @@
 """Arguments are fitted to the schema where it forbids what the model wrote, and nowhere else."""
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -50,6 +51,13 @@ ROWS: Rows = {
     "an object in a text": (schema(o={"type": "object"}), {"o": '{"a":1}'}, {"o": {"a": 1}}),
     "a truth in a text": (schema(b={"type": "boolean"}), {"b": "true"}, {"b": True}),
     "a whole number with a point": (schema(n=INTEGER), {"n": "5.0"}, {"n": 5}),
+    "the largest that is exact": (schema(n=INTEGER), {"n": "9007199254740991.0"}, {"n": 9007199254740991}),
+    "a whole number that a point would change": (
+        schema(n=INTEGER),
+        {"n": "9007199254740993.0"},
+        {"n": "9007199254740993.0"},
+    ),
+    "a large number": (schema(n={"type": "number"}), {"n": "1e300"}, {"n": 1e300}),
     "a fraction is no whole number": (schema(n=INTEGER), {"n": "5.5"}, {"n": "5.5"}),
     "a fraction is a number": (schema(n={"type": "number"}), {"n": "5.5"}, {"n": 5.5}),
     "a text stays where texts are allowed": (schema(q=STRING), {"q": "5"}, {"q": "5"}),
@@ -151,6 +159,11 @@ SHAPES: Rows = {
         {"a": "x"},
     ),
     "a property that requires itself": (schema(x={"type": "string", "required": True}), {"x": None}, {"x": None}),
+    "a property that requires itself by a word": (
+        schema(x={"type": "string", "required": "true"}),
+        {"x": None},
+        {"x": None},
+    ),
     "a map": ({"type": "object", "additionalProperties": {"type": "number"}}, {"a": "5"}, {"a": 5}),
     "a map of models": (schema(m={"additionalProperties": OPTIONS}), {"m": {"a": '{"n":"5"}'}}, {"m": {"a": {"n": 5}}}),
     "a key of a map": ({"additionalProperties": INTEGER}, {"a": None, "b": ""}, {"a": None, "b": ""}),
@@ -278,6 +291,26 @@ SHAPES: Rows = {
         {"n": 5},
     ),
     "a reference to the other name of definitions": (schema(n={"$ref": "#/definitions/N"}), {"n": "5"}, {"n": 5}),
+    "a reference by the address of the document": (
+        {"$id": "https://a.example/x", **schema(n={"$ref": "https://a.example/x#/$defs/N"})},
+        {"n": "5"},
+        {"n": 5},
+    ),
+    "by an address with an empty fragment": (
+        {"$id": "https://a.example/x#", **schema(n={"$ref": "https://a.example/x#/$defs/N"})},
+        {"n": "5"},
+        {"n": 5},
+    ),
+    "a reference to the address itself": (
+        {"$id": "https://a.example/x", "properties": {"n": INTEGER, "o": {"$ref": "https://a.example/x"}}},
+        {"o": {"n": "5"}},
+        {"o": {"n": 5}},
+    ),
+    "a reference to another document": (
+        {"$id": "https://a.example/x", **schema(n={"$ref": "https://b.example/x#/$defs/N"})},
+        {"n": "5"},
+        {"n": "5"},
+    ),
     "a reference to a name": (schema(n={"$ref": "#N"}), {"n": "{}"}, {"n": "{}"}),
     "a reference to itself": (
         schema(n={"$ref": "#/properties/n"}, m=INTEGER),
@@ -315,6 +348,42 @@ def doubling(levels: int, last: Json) -> Json:
 def test_arguments_pass_as_they_are_where_branches_double_too_often(levels: int, sent: Json) -> None:
     tool = {"properties": {"a": {"$ref": "#/$defs/D0"}, "b": INTEGER}, "$defs": doubling(levels, INTEGER)}
     assert fitted_arguments({"a": "5", "b": "5"}, tool) == sent
+
+
+def test_properties_that_were_fitted_before_the_work_was_too_much_are_kept() -> None:
+    tool = {"properties": {"a": {"$ref": "#/$defs/D0"}, "b": INTEGER}, "$defs": doubling(14, INTEGER)}
+    assert fitted_arguments({"a": "500", "b": "5"}, tool) == {"a": "500", "b": 5}
+    assert fitted_arguments({"a": "500", "b": ""}, tool) == {"a": "500"}
+
+
+LONG = f"[{'1, ' * 60_000}1]"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        union(*(schema(k={**INTEGER, "enum": [number]}) for number in range(450))),
+        union(*(schema(k={"const": [number]}) for number in range(450))),
+    ],
+    ids=["numbers", "lists"],
+)
+def test_a_long_text_that_many_branches_speak_of_takes_little_work(tool: Json) -> None:
+    began = time.process_time()
+    assert fitted_arguments({"k": LONG}, tool) == {"k": LONG}
+    assert time.process_time() - began < 0.3
+
+
+def test_a_long_list_that_many_branches_compare_takes_little_work() -> None:
+    row = [number + 0.5 for number in range(40_000)]
+    tool: Json = union(*({"properties": {"k": {"$ref": "#/k"}}} for _ in range(450))) | {"k": {"const": [*row, 2]}}
+    written = {"k": [*(number + 0.5 for number in range(40_000)), 1]}
+    began = time.process_time()
+    assert fitted_arguments(written, tool) == written
+    assert time.process_time() - began < 0.15
+
+
+def test_a_long_list_in_a_text_is_read() -> None:
+    assert fitted_arguments({"k": LONG}, schema(k=INTEGERS)) == {"k": [1] * 60_001}
 
 
 def test_branches_that_double_at_every_level_of_the_arguments_end() -> None:

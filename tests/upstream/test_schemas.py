@@ -30,6 +30,7 @@ POOR_NULLABLE = replace(POOR, type_lists="nullable")
 STRING: JsonObject = {"type": "string"}
 NUMBER: JsonObject = {"type": "number"}
 NULL: JsonObject = {"type": "null"}
+MORE: JsonObject = {"description": "More of it is left out here."}
 OBJECT: JsonObject = {"type": "object", "properties": {}}
 ARRAY: JsonObject = {"type": "array", "items": {}}
 SLOT: JsonObject = {"type": "string", "enum": ["am", "pm"], "description": "half day"}
@@ -40,6 +41,8 @@ DEFINITIONS: JsonObject = {
     "MaySlot": {"anyOf": [TO_SLOT, {"type": "null"}]},
     "Loop": {"$ref": "#/$defs/Loop", "description": "d"},
     "a/b %": NUMBER,
+    "Nothing": NULL,
+    "ToNothing": {"$ref": "#/$defs/Nothing"},
     "Any": True,
     "No": False,
     "Person": {"type": "object", "properties": {"name": STRING}, "required": ["name"]},
@@ -82,7 +85,7 @@ PROPERTIES: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
         {"$ref": "#/$defs/List"},
         {
             "type": "array",
-            "items": {"anyOf": [STRING, {"type": "array", "items": {"anyOf": [STRING, ARRAY]}}]},
+            "items": {"anyOf": [STRING, {"type": "array", "items": {"anyOf": [STRING, {**ARRAY, **MORE}]}}]},
         },
     ),
     "one type and null": (USUAL, {**LIST, "title": "x"}, {"type": "string", "title": "x"}),
@@ -231,6 +234,16 @@ PROPERTIES: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
         {"anyOf": [{"$ref": "#/$defs/MaySlot"}, NULL]},
         {**SLOT, "nullable": True},
     ),
+    "nullable by a reference": (
+        NULLABLE,
+        {"anyOf": [TO_SLOT, {"$ref": "#/$defs/Nothing"}]},
+        {**SLOT, "nullable": True},
+    ),
+    "nullable by a reference to a reference, and several": (
+        NULLABLE,
+        {"anyOf": [STRING, NUMBER, {"$ref": "#/$defs/ToNothing"}]},
+        {"anyOf": [STRING, NUMBER], "nullable": True},
+    ),
     "nullable by a branch, beside other branches": (
         NULLABLE,
         {"anyOf": [{"oneOf": [STRING]}, NULL], "oneOf": [NUMBER]},
@@ -282,6 +295,31 @@ PROPERTIES: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
         {"type": ["string", "number"]},
         STRING,
     ),
+    "of unknown branches the first that says something stands": (
+        SchemaDialect(without=frozenset({"anyOf"})),
+        {"anyOf": [{"title": "x"}, TO_SLOT, NUMBER, NULL], "default": None},
+        {**SLOT, "default": None},
+    ),
+    "also where others would become those": (
+        SchemaDialect(without=frozenset({"anyOf", "oneOf"})),
+        {"title": "x", "oneOf": [NULL, STRING]},
+        {**STRING, "title": "x"},
+    ),
+    "branches of the known kind stay": (
+        SchemaDialect(without=frozenset({"anyOf"})),
+        {"oneOf": [STRING, NUMBER], "anyOf": [{"minLength": 1}]},
+        {"oneOf": [STRING, NUMBER], "minLength": 1},
+    ),
+    "unknown branches of an object": (
+        SchemaDialect(without=frozenset({"anyOf"})),
+        {**OBJECT, "anyOf": [{**OBJECT, "properties": {"a": STRING}}, {**OBJECT, "properties": {"b": NUMBER}}]},
+        {"type": "object", "properties": {"a": STRING, "b": NUMBER}},
+    ),
+    "a not of unknown branches": (
+        SchemaDialect(without=frozenset({"anyOf"})),
+        {**STRING, "not": {"anyOf": [{"const": "a"}, {"const": "b"}]}},
+        STRING,
+    ),
     "unknown places": (
         SchemaDialect(without=frozenset({"prefixItems"})),
         {**ARRAY, "prefixItems": [STRING, STRING]},
@@ -325,6 +363,7 @@ def to(name: object) -> JsonObject:
 
 
 MANY: JsonObject = {f"p{number}": to("A") for number in range(900)}
+SOME: JsonObject = {f"p{number}": to("A") for number in range(60)}
 
 ROOTS: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
     "nothing to do": (USUAL, AB, AB),
@@ -363,8 +402,8 @@ ROOTS: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
     ),
     "a root that only refers, in a large schema": (
         USUAL,
-        {"$ref": "#/$defs/R", "$defs": {"R": {"type": "object", "properties": MANY}, "A": {**OBJECT, "x": "y" * 999}}},
-        {"type": "object", "properties": dict.fromkeys(MANY, OBJECT)},
+        {"$ref": "#/$defs/R", "$defs": {"R": {"type": "object", "properties": SOME}, "A": {**OBJECT, "x": "y" * 999}}},
+        {"type": "object", "properties": {name: {**OBJECT, **MORE} for name in SOME}},
     ),
     "what is said of a property in two parts": (
         USUAL,
@@ -453,7 +492,7 @@ ROOTS: dict[str, tuple[SchemaDialect, JsonObject, JsonObject]] = {
         given_p({"$ref": "#/definitions/A"}, definitions={"A": {"items": {"$ref": "#/definitions/A"}}}),
     ),
     "references to the root kept": (REFERRING, given_p({"$ref": "#"}), given_p({"$ref": "#"})),
-    "references to the root": (USUAL, given_p({"$ref": "#"}), given_p(given_p({**OBJECT}))),
+    "references to the root": (USUAL, given_p({"$ref": "#"}), given_p(given_p({**OBJECT, **MORE}))),
     "references to elsewhere": (
         REFERRING,
         {"type": "object", "properties": {"p": LIST, "q": {"$ref": "#/properties/p"}, "r": {"$ref": "#/$defs/X"}}},
@@ -486,11 +525,14 @@ READABLE = [
     r"(?<=a)b|(?<!c)d",
     r"^[-a-z]|[\w-]|[^\x00-\x1f\u0041]$",
     r"\$\{[^}]*\}",
+    r"a{2,5}b{3,3}c{4,}[{5,2}]\{5,2}",
+    r"[\x30-\x41\t-\n\u0030-\u0041*-\-0-\x39-]",
     "",
 ]
 UNREADABLE = [
     *(r"\p{L}", r"\P{L}", r"\u{1F600}", r"\cA", r"\k<a>", r"\A", r"(a)\1"),
     *("(?<name>a)", "(?P<name>a)", "(?i)a", "(?i:a)", "(?>a)", "(?#a)"),
+    *("a{5,2}", r"[\x41-\x30]", r"[\n-\t]", r"[\u0041-0]", r"[a-\x30]", r"[b-\-]", r"[^0\v-\t]", r"[\x30-\d]"),
     *("[^]", "[]", "[a", "[[:alpha:]]", "[z-a]", r"[\w-.]", r"[.-\w]"),
     *("(", ")", ")(", "(()", "\\", "*a", "(+)", "a|?", "^*", "a++", "a**", "a{2}{3}", "a{1001}", "{,2}"),
     "a" * 201,
@@ -585,7 +627,7 @@ HOSTILE: dict[str, JsonObject] = {
 def test_a_hostile_schema_stays_small(schema: JsonObject, dialect: SchemaDialect) -> None:
     repaired = repair_schema(schema)
     said = schema_in_dialect(repaired, dialect)
-    assert len(json.dumps(said)) < max(16_384, 3 * len(json.dumps(repaired)))
+    assert len(json.dumps(said)) < max(49_152, 4 * len(json.dumps(repaired)))
     assert len(nodes(said)) < 5 * MAX_NODES
     assert schema_in_dialect(said, dialect) == said
     assert dialect.references or "$ref" not in json.dumps(said)
@@ -597,6 +639,50 @@ def test_a_hostile_schema_takes_little_work(schema: JsonObject) -> None:
     began = time.process_time()
     schema_in_dialect(repaired, USUAL)
     assert time.process_time() - began < 0.1
+
+
+LEAF: JsonObject = {"type": "object", "properties": {f"text{number}": STRING for number in range(5)}}
+BODY: JsonObject = {
+    "Body": {"type": "object", "properties": {f"m{number}": to(f"M{number}") for number in range(9)}},
+    **{
+        f"M{number}": {"type": "object", "properties": {f"l{other}": to(f"L{other}") for other in range(9)}}
+        for number in range(9)
+    },
+    **{f"L{number}": LEAF for number in range(9)},
+}
+
+
+def test_what_does_not_refer_to_itself_stays_whole() -> None:
+    said = schema_in_dialect(given_p(to("Body"), **{"$defs": BODY}), USUAL)
+    middle: JsonObject = {"type": "object", "properties": {f"l{number}": LEAF for number in range(9)}}
+    assert said == given_p({"type": "object", "properties": {f"m{number}": middle for number in range(9)}})
+
+
+def test_what_was_cut_is_told() -> None:
+    large: JsonObject = {"type": "object", "properties": {"x": {"enum": ["x" * 900]}}, "description": "large"}
+    mentions: JsonObject = {**SOME, "own": {**to("A"), "description": "mine"}, "text": to("T")}
+    definitions = {"A": large, "T": {**STRING, "title": "t"}}
+    said = schema_in_dialect({"type": "object", "properties": mentions, "$defs": definitions}, USUAL)
+    assert said["properties"] == {
+        **{name: {**OBJECT, "description": f"large\n{MORE['description']}"} for name in SOME},
+        "own": {**OBJECT, "description": f"mine\n{MORE['description']}"},
+        "text": STRING,
+    }
+
+
+def test_the_root_tells_of_what_was_cut_where_there_are_too_many() -> None:
+    said = schema_in_dialect({**HOSTILE["long descriptions"], "type": "object", "description": "d"}, USUAL)
+    assert said["description"] == f"d\n{MORE['description']}"
+    assert ARRAY in said["properties"].values()
+
+
+def test_what_lies_too_deep_is_told_once() -> None:
+    deep = STRING
+    for _ in range(40):
+        deep = {"type": "object", "properties": {"p": deep}, "description": "x" * 200}
+    said = schema_in_dialect(deep, USUAL)
+    assert json.dumps(said).count(MORE["description"]) == 1
+    assert schema_in_dialect(said, USUAL) == said
 
 
 def test_what_is_too_large_is_cut_evenly() -> None:
