@@ -135,7 +135,7 @@ class RunModel:
         before = helpful = quirks = self._quirks(candidate)
         tools, body = await self._request(candidate, ask, quirks)
         self._tell_of_omissions(ask, tools, quirks, tell)
-        sent, complaint, change = [body], "", None
+        sent, complaint, said, change = [body], "", "", None
         try:
             while True:
                 try:
@@ -145,7 +145,8 @@ class RunModel:
                     is_new, complaint = refusal.complaint.gist != complaint, refusal.complaint.gist
                     if change is not None and (is_new or change.tools):
                         helpful = quirks
-                        self._tell_of_change(change, ask, tools, tell)
+                        self._tell_of_change(change, said, ask, tools, tell=tell)
+                    said = str(refusal.error)
                     refused = Refused(refusal.complaint, body, tools, helpful)
                     following = await self._changed(candidate, ask, refused, sent)
                     if following is None:
@@ -156,7 +157,7 @@ class RunModel:
                 else:
                     if change is not None:
                         helpful = helpful if change.is_last_resort else quirks
-                        self._tell_of_change(change, ask, tools, tell)
+                        self._tell_of_change(change, said, ask, tools, tell=tell)
                     return _Answer(stream, stream.batches(), tools)
         finally:
             if helpful != before:
@@ -221,10 +222,13 @@ class RunModel:
             self._has_logged = True
             _log.info("descriptions of tools cut to the %d characters that the endpoint takes: %d", limit, long)
 
-    def _tell_of_change(self, change: Change, ask: Ask, tools: Sequence[Tool], tell: Tell) -> None:
-        """Tell of a change that has helped; later requests of the run need not tell of it again."""
-        for notice in _notices(change):
-            self._tell_once(notice, tell)
+    def _tell_of_change(self, change: Change, said: str, ask: Ask, tools: Sequence[Tool], *, tell: Tell) -> None:
+        """Tell of a change that has helped, and why a tool went; later requests of the run need not tell it again."""
+        for tool in change.tools:
+            notice = _tool_refused(tool)
+            self._tell_once(replace(notice, message=f"{notice.message} {said}"), tell)
+        if not change.tools:
+            self._tell_once(Notice(change.code, change.message), tell)
         self._told.update(omission.message for omission in self._omissions(ask, tools, change.quirks))
 
     def _omissions(self, ask: Ask, tools: Sequence[Tool], quirks: Quirks) -> Iterator[Notice]:
@@ -323,10 +327,6 @@ class _Answer:
 def _tool_refused(tool: Tool) -> Notice:
     said = f"The model's endpoint refused the tool {tool.name}, so it is not offered."
     return Notice("tool_dropped", said, {"server": tool.server, "tool": tool.name})
-
-
-def _notices(change: Change) -> list[Notice]:
-    return [_tool_refused(tool) for tool in change.tools] or [Notice(change.code, change.message)]
 
 
 def _has_picture(message: Message) -> bool:

@@ -406,6 +406,7 @@ async def test_fr_058_refused_tool_is_left_out_by_name_and_the_chat_goes_on(fiel
     for run in (first, second):
         (notice,) = run.named("notice")
         assert (notice["code"], notice["server"], notice["tool"]) == ("tool_dropped", "box", "look_up")
+    assert message in first.named("notice")[0]["message"]
     named = [re.findall(r"look_up|clock", request.json["messages"][0]["content"]) for request in it.upstream.asks]
     assert named == [["look_up", "clock"], *[["clock"]] * 4]
     assert len(it.upstream.asks) == 5
