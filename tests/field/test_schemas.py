@@ -54,7 +54,7 @@ ROWS: dict[str, Row] = {
     ),
     "FR-048": Row(
         {**with_properties(root={"$ref": "#/$defs/N"}), "$defs": {"N": NODE}},
-        with_properties(root=kids(kids(OBJECT))),
+        with_properties(root=kids(kids({**OBJECT, "description": "More of it is left out here."}))),
         {"root": {"kids": [{"kids": []}]}},
     ),
     "FR-049": Row(
