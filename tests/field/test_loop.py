@@ -265,7 +265,7 @@ async def test_fr_104_run_that_is_stopped_says_aborted_and_claims_no_answer(is_i
 @pytest.mark.parametrize("is_in_tool", [False, True])
 async def test_fr_104_run_that_takes_too_long_says_so_and_claims_no_answer(is_in_tool: bool) -> None:
     answers = [stream(text("a"), CALL, END)] if is_in_tool else [stream(text("a"), asyncio.Event())]
-    async with open_loop(answers, replies_nothing, run_timeout_ms=300) as it:
+    async with open_loop(answers, replies_nothing, run_timeout_ms=1500) as it:
         run = await run_in(it)
         await wait_until(lambda: is_in_tool or it.upstream.asks[0].closed_early.is_set(), 2)
     assert (run.last["status"], run.last["code"]) == ("error", "deadline_exceeded")
