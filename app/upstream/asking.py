@@ -91,14 +91,15 @@ class RunModel:
         self._candidates = candidates
         self._spec = spec
         self._at = 0
-        self._has_logged = False
-        self._told: set[str] = set()
+        self._told: set[str] = set()  # what is said once in a run
         self._kept: set[str] = set()  # names of the tools that were offered
         self._answers: RouterMetadata | None = None
         self._foreign: frozenset[str] = frozenset()
 
     def offered(self, tools: Sequence[Tool], tool_choice: str | JsonObject = "auto") -> Sequence[Tool]:
-        return self._offered(tools, self._quirks(self._candidates[self._at]), named=chosen_name(tool_choice))
+        offered = self._offered(tools, self._quirks(self._candidates[self._at]), named=chosen_name(tool_choice))
+        self._kept = {tool.spec.name for tool in offered}
+        return offered
 
     @asynccontextmanager
     async def stream(self, ask: Ask, tell: Tell) -> AsyncGenerator[AsyncIterator[Sequence[Delta]]]:
@@ -127,6 +128,8 @@ class RunModel:
                 said = f"{candidate.facts.id} did not answer, so {following} is asked. {error}"
                 tell(Notice("model_fallback", said, {"model": candidate.facts.id}))
             else:
+                if answer.tools:
+                    self._kept = {tool.spec.name for tool in answer.tools}
                 self._tell_who_answers(candidate.facts, answer.stream.provider, tell)
                 return answer
 
@@ -200,10 +203,7 @@ class RunModel:
 
     def _offered(self, tools: Sequence[Tool], quirks: Quirks, *, named: str | None = None) -> Sequence[Tool]:
         """Choose the tools that are sent; what was offered before stays, whoever joins later."""
-        offered = offered_tools(tools, quirks, named=named, kept=self._kept)
-        if offered:
-            self._kept = {tool.spec.name for tool in offered}
-        return offered
+        return offered_tools(tools, quirks, named=named, kept=self._kept)
 
     def _quirks(self, candidate: Candidate) -> Quirks:
         model, provider = candidate.facts.id, self._spec.provider
@@ -218,9 +218,10 @@ class RunModel:
             self._tell_once(omission, tell)
         limit = quirks.description_characters
         long = 0 if limit is None else sum(len(tool.spec.description) > limit for tool in tools)
-        if long and not self._has_logged:
-            self._has_logged = True
-            _log.info("descriptions of tools cut to the %d characters that the endpoint takes: %d", limit, long)
+        cut = f"{long} descriptions of tools are cut to the {limit} characters that the endpoint takes"
+        if long and cut not in self._told:
+            self._told.add(cut)
+            _log.info(cut)
 
     def _tell_of_change(self, change: Change, said: str, ask: Ask, tools: Sequence[Tool], *, tell: Tell) -> None:
         """Tell of a change that has helped, and why a tool went; later requests of the run need not tell it again."""
@@ -236,9 +237,9 @@ class RunModel:
         if ask.tools and not quirks.tools:
             yield Notice("tools_refused", "The model takes no tools, so it was asked without them.")
             return
-        yield from (_tool_refused(tool) for tool in refused_tools(ask.tools, quirks))
-        takable = len(ask.tools) - len(refused_tools(ask.tools, quirks))
-        if quirks.tools and takable > quirks.max_tools:
+        refused = refused_tools(ask.tools, quirks)
+        yield from map(_tool_refused, refused)
+        if len(ask.tools) - len(refused) > quirks.max_tools:
             said = f"The model is offered {len(tools)} of {len(ask.tools)} tools, as many as it takes."
             yield Notice("tools_left_out", said, {"offered": len(tools), "leftOut": len(ask.tools) - len(tools)})
         if not quirks.images and any(map(_has_picture, ask.messages)):

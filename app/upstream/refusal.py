@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from app.domain.jsontypes import Json, JsonObject, is_array
-from app.domain.messages import Message, Tool
+from app.domain.jsontypes import JsonObject
+from app.domain.messages import Tool
 from app.upstream.faults import Complaint
 from app.upstream.quirks import Quirks
 
@@ -82,8 +82,6 @@ class Case:
         self.words = _QUOTED.sub(_word_only, self.message.lower())
         self.places = [place.lower().removeprefix("body.") for place in refused.complaint.places]
         self.text = " ".join([*self.places, self.words, refused.complaint.code])
-        messages: Json = refused.body.get("messages")
-        self.messages: list[Message] = messages if is_array(messages) else []
         is_of_messages = _IN_MESSAGES.search(self.text) is not None
         self.speaks_of_tools = bool(refused.tools) and not is_of_messages and bool(OF_TOOLS.search(self.text))
 

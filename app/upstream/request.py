@@ -40,7 +40,7 @@ cached, so the same object comes with every round and every run."""
 
 
 def body_from_ask(
-    facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks, *, schemas: Sequence[JsonObject] | None = None
+    facts: ModelFacts, ask: Ask, spec: RunSpec, quirks: Quirks, *, schemas: Sequence[JsonObject]
 ) -> JsonObject:
     """Build the request body; the model's own parameters stand below the caller's.
 
@@ -53,8 +53,6 @@ def body_from_ask(
     body["stream"] = True
     body["stream_options"] = {"include_usage": True}
     if ask.tools:
-        if schemas is None:
-            schemas = [schema_in_dialect(tool.spec.parameters, quirks.schema) for tool in ask.tools]
         body["tools"] = [_tool(tool.spec, schema, quirks) for tool, schema in zip(ask.tools, schemas, strict=True)]
         choice = _choice(ask, quirks)
         if choice is not None:
@@ -161,11 +159,10 @@ def offered_tools(
     """
     if not quirks.tools:
         return []
-    refused = refused_tools(tools, quirks)
-    if refused:
-        tools = [tool for tool in tools if tool not in refused]
+    refused = {tool.spec.name for tool in refused_tools(tools, quirks)}
+    tools = [tool for tool in tools if tool.spec.name not in refused]
     if len(tools) <= quirks.max_tools:
-        return list(tools)
+        return tools
     taken = {at for at, tool in enumerate(tools) if tool.spec.name == named}
     before = [at for at, tool in enumerate(tools) if tool.spec.name in kept and at not in taken]
     if len(before) <= quirks.max_tools:

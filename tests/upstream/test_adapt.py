@@ -14,6 +14,7 @@ from app.upstream.faults import complaint_from_body
 from app.upstream.quirks import Quirks, quirks_with
 from app.upstream.refusal import Change, Refused
 from app.upstream.request import body_from_ask, offered_tools
+from app.upstream.schemas import schema_in_dialect
 
 SCHEMA = {
     "type": "object",
@@ -66,7 +67,8 @@ def effective(complaint: Any, *, tools: list[Tool] = TOOLS, quirks: Quirks = TAK
 
     def body(changed: Quirks) -> Any:
         offered = offered_tools(tools, changed)
-        return body_from_ask(ModelFacts("m"), replace(ask, tools=offered), SPEC, changed)
+        schemas = [schema_in_dialect(tool.spec.parameters, changed.schema) for tool in offered]
+        return body_from_ask(ModelFacts("m"), replace(ask, tools=offered), SPEC, changed, schemas=schemas)
 
     refused = Refused(complaint_from_body(raw, "application/json"), body(quirks), tools, quirks)
     return [change for change in changes(refused) if body(change.quirks) != body(quirks)]

@@ -95,6 +95,24 @@ async def test_cancelling_between_two_requests_ends_the_asking_at_once_and_learn
         assert lessons.of("m") is None
 
 
+async def test_tools_that_a_change_left_are_the_same_in_later_rounds() -> None:
+    tools = [
+        Tool(ToolSpec(f"{server}{number}", "x", {"type": "object"}), server, "t") for server in "ab" for number in "12"
+    ]
+    script = [failure(400, "too many functions"), GOOD, GOOD]
+    async with serving(script) as (upstream, endpoint):
+        base = quirks_with(Quirks(), {"maxTools": 3})
+        model = RunModel(endpoint, Lessons(), [Candidate(ModelFacts("m"), base)], RunSpec(messages=()))
+        offered = [tool.spec.name for tool in model.offered(tools)]
+        for _ in range(2):
+            async with model.stream(Ask([{"role": "user", "content": "Hi"}], tools), lambda _: None) as batches:
+                assert [batch async for batch in batches]
+    sent = [[tool["function"]["name"] for tool in request.json["tools"]] for request in upstream.asks]
+    assert sent[0] == offered
+    assert sent[1] == sent[2]
+    assert set(sent[1]) < set(offered)
+
+
 async def test_what_was_told_of_is_what_has_helped() -> None:
     def script(request: Request) -> Answer:
         parameters = request.json["tools"][0]["function"]["parameters"]["properties"]["to"]

@@ -12,14 +12,19 @@ from app.domain.ports import Ask, ModelFacts
 from app.domain.spec import RunSpec
 from app.upstream.quirks import Quirks, quirks_with
 from app.upstream.request import body_from_ask, encodable, fitted_schemas, offered_tools, tool_digest
+from app.upstream.schemas import schema_in_dialect
 
 USER = {"role": "user", "content": "Hi"}
 CLOCK = Tool(ToolSpec("clock", "Tells the time.", {"type": "object", "properties": {}}), "box", "clock")
 
 
+def built(facts: ModelFacts, ask: Ask, quirks: Quirks, **spec: Any) -> dict[str, Any]:
+    schemas = [schema_in_dialect(tool.spec.parameters, quirks.schema) for tool in ask.tools]
+    return body_from_ask(facts, ask, RunSpec(messages=(), **spec), quirks, schemas=schemas)
+
+
 def body(ask: Ask | None = None, defaults: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    facts = ModelFacts("m", parameters=defaults or {})
-    return body_from_ask(facts, ask or Ask([USER]), RunSpec(messages=(), **spec), Quirks())
+    return built(ModelFacts("m", parameters=defaults or {}), ask or Ask([USER]), Quirks(), **spec)
 
 
 def test_without_tools_nothing_about_tools_is_sent() -> None:
@@ -83,8 +88,7 @@ def test_what_json_cannot_carry_is_replaced() -> None:
 
 
 def asked(facts: dict[str, Any], ask: Ask | None = None, **spec: Any) -> dict[str, Any]:
-    quirks = quirks_with(Quirks(), facts)
-    return body_from_ask(ModelFacts("m"), ask or Ask([USER], [CLOCK]), RunSpec(messages=(), **spec), quirks)
+    return built(ModelFacts("m"), ask or Ask([USER], [CLOCK]), quirks_with(Quirks(), facts), **spec)
 
 
 NAMED = {"type": "function", "function": {"name": "clock"}}
