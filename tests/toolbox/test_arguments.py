@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -359,6 +360,16 @@ def test_properties_that_were_fitted_before_the_work_was_too_much_are_kept() -> 
 LONG = f"[{'1, ' * 60_000}1]"
 
 
+def effort(work: Callable[[], object]) -> float:
+    """The least CPU time of three, in seconds; for comparing with that of other work."""
+    times: list[float] = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 @pytest.mark.parametrize(
     "tool",
     [
@@ -368,18 +379,21 @@ LONG = f"[{'1, ' * 60_000}1]"
     ids=["numbers", "lists"],
 )
 def test_a_long_text_that_many_branches_speak_of_takes_little_work(tool: Json) -> None:
-    began = time.process_time()
     assert fitted_arguments({"k": LONG}, tool) == {"k": LONG}
-    assert time.process_time() - began < 3
+    # Read once, and not once for each of the 450 branches.
+    alone: Json = {**tool, "anyOf": tool["anyOf"][:1]}
+    assert effort(lambda: fitted_arguments({"k": LONG}, tool)) < 100 * effort(
+        lambda: fitted_arguments({"k": LONG}, alone)
+    )
 
 
 def test_a_long_list_that_many_branches_compare_takes_little_work() -> None:
     row = [number + 0.5 for number in range(40_000)]
     tool: Json = union(*({"properties": {"k": {"$ref": "#/k"}}} for _ in range(450))) | {"k": {"const": [*row, 2]}}
     written = {"k": [*(number + 0.5 for number in range(40_000)), 1]}
-    began = time.process_time()
     assert fitted_arguments(written, tool) == written
-    assert time.process_time() - began < 1.5
+    alone: Json = {**tool, "anyOf": tool["anyOf"][:1]}
+    assert effort(lambda: fitted_arguments(written, tool)) < 100 * effort(lambda: fitted_arguments(written, alone))
 
 
 def test_a_long_list_in_a_text_is_read() -> None:

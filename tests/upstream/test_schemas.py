@@ -5,6 +5,7 @@ import json
 import re
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -561,15 +562,27 @@ def test_a_pattern_that_stays_can_be_read(pattern: str) -> None:
             re.compile(pattern)
 
 
+def effort(work: Callable[[], object]) -> float:
+    """The least CPU time of three, in seconds; for comparing with that of other work."""
+    times: list[float] = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def test_patterns_are_never_built() -> None:
     slow = "(?i:" + "[\x00-\uffff]" * 98 + ")"
     many: JsonObject = {f"p{number}": {**STRING, "pattern": slow + str(number)} for number in range(50)}
     nested: JsonObject = {
         f"q{number}": {**STRING, "pattern": "(" * 99 + str(number) + "[" * 90} for number in range(900)
     }
-    began = time.process_time()
+    tame: JsonObject = {name: {**STRING, "pattern": "x" * len(sub["pattern"])} for name, sub in (many | nested).items()}
     said = schema_in_dialect({"type": "object", "properties": many | nested}, USUAL)
-    assert time.process_time() - began < 5
+    usual = effort(lambda: schema_in_dialect({"type": "object", "properties": tame}, USUAL))
+    # Building them takes thousands of times as long as reading them once.
+    assert effort(lambda: schema_in_dialect({"type": "object", "properties": many | nested}, USUAL)) < 50 * usual
     assert "pattern" not in {key for sub in said["properties"].values() for key in sub}
 
 
@@ -636,9 +649,8 @@ def test_a_hostile_schema_stays_small(schema: JsonObject, dialect: SchemaDialect
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_schema_takes_little_work(schema: JsonObject) -> None:
     repaired = repair_schema(schema)
-    began = time.process_time()
-    schema_in_dialect(repaired, USUAL)
-    assert time.process_time() - began < 1
+    # Repair is one walk; a few attempts of the dialect may take a few.
+    assert effort(lambda: schema_in_dialect(repaired, USUAL)) < 12 * effort(lambda: repair_schema(schema))
 
 
 LEAF: JsonObject = {"type": "object", "properties": {f"text{number}": STRING for number in range(5)}}
