@@ -1,6 +1,6 @@
 """One crossing: open the toolbox, make the model ready, start the loop. Knows the rooms by their ports only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -11,10 +11,11 @@ from app.domain.events import Notice, Prepared, Started
 from app.domain.jsontypes import JsonObject, is_object
 from app.domain.limits import RunLimits
 from app.domain.messages import Tool, Usage
-from app.domain.ports import Catalogue, Emit, ModelFacts, RunRecord, Servers, Toolbox
+from app.domain.ports import Catalogue, ChatModel, Emit, ModelFacts, Person, RunRecord, Servers, Toolbox
 from app.domain.spec import RunSpec
 from app.run.act import Hands
 from app.run.answer import Answer
+from app.run.approval import Approvals
 from app.run.images import images_from_messages
 from app.run.listen import Ears
 from app.run.loop import run_loop
@@ -36,15 +37,17 @@ class Ferry:
         """Start a run; event 1 is recorded before anything is awaited."""
         record.append(Started(record.run_id))
 
-        async def cross() -> tuple[Answer, Usage | None]:
-            return await self._cross(spec, facts, record)
+        async def cross(person: Person) -> tuple[Answer, Usage | None]:
+            return await self._cross(spec, facts, record, person=person)
 
-        self.tasks.start_soon(lambda: carry(record, cross, run_seconds=self.limits.run_seconds), name=record.run_id)
+        self.tasks.start_soon(lambda: carry(record, cross, limits=self.limits), name=record.run_id)
 
-    async def _cross(self, spec: RunSpec, facts: ModelFacts, record: RunRecord) -> tuple[Answer, Usage | None]:
+    async def _cross(
+        self, spec: RunSpec, facts: ModelFacts, record: RunRecord, *, person: Person
+    ) -> tuple[Answer, Usage | None]:
         """Fill what the loop needs, and run it."""
         offered, why_not = _tools_wanted(spec, facts)
-        async with self.servers.open_box(offered, record.append) as toolbox:
+        async with self.servers.open_box(offered, record.append, person) as toolbox:
             if not toolbox.tools and why_not is None:
                 why_not = "no_tools" if toolbox.has_servers else "no_servers"
             record.append(Prepared(facts.id, "not_applicable" if why_not else "active", why_not))
@@ -52,16 +55,15 @@ class Ferry:
             ears = Ears(model, record.append, spec.reasoning, self.limits.reasoning_as_answer)
             images = images_from_messages(spec.messages)
             is_hidden = spec.reasoning == "hidden"
-            hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=is_hidden)
+            approvals = Approvals(spec.approval, person, toolbox)
+            hands = Hands(toolbox, record.append, self.limits, images, hides_reasoning=is_hidden, approvals=approvals)
             choice = "auto" if why_not else _choice(spec.tool_choice, toolbox, record.append)
-            offered = model.offered(toolbox.tools, choice)
-            prompt = None if why_not else _prompt(offered, spec, image_count=len(images))
             talk = Talk(
-                opening(spec.messages, tool_prompt=prompt, preprompt=spec.preprompt),
+                opening(spec.messages, preprompt=spec.preprompt),
                 record,
                 toolbox,
                 tool_choice=choice,
-                tool_prompt=prompt or "",
+                prompt=_prompt(model, spec, image_count=len(images)),
                 keeps_reasoning=facts.preserves_reasoning and not is_hidden,
                 shows_pictures=facts.multimodal is True,
             )
@@ -78,10 +80,16 @@ def _tools_wanted(spec: RunSpec, facts: ModelFacts) -> tuple[RunSpec, str | None
     return spec, None
 
 
-def _prompt(tools: Sequence[Tool], spec: RunSpec, *, image_count: int) -> str | None:
+def _prompt(model: ChatModel, spec: RunSpec, *, image_count: int) -> Callable[[Sequence[Tool], str | JsonObject], str]:
+    """Make what writes the tool prompt: it names what the model is offered of the tools, with the day the run began."""
     zone = ZoneInfo(spec.timezone) if spec.timezone else None
-    specs = [tool.spec for tool in tools]
-    return tool_prompt(specs, now=datetime.now(UTC), zone=zone, image_count=image_count)
+    now = datetime.now(UTC)
+
+    def prompt(tools: Sequence[Tool], choice: str | JsonObject) -> str:
+        offered = [tool.spec for tool in model.offered(tools, choice)]
+        return tool_prompt(offered, now=now, zone=zone, image_count=image_count) if offered else ""
+
+    return prompt
 
 
 def _choice(choice: str | JsonObject, toolbox: Toolbox, emit: Emit) -> str | JsonObject:

@@ -21,14 +21,14 @@ from app.domain.limits import RequestLimits, RunLimits
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.journal import memory
-from app.toolbox import box
 from app.toolbox.admission import Policy
 from app.toolbox.egress import EgressLimits
+from app.toolbox.line import ConnectionLimits
 from app.toolbox.listing import ListingLimits
+from app.toolbox.options import Options as ServerOptions
 from app.toolbox.pool import PoolLimits
 from app.toolbox.results import ResultLimits
 from app.toolbox.selection import servers_from_json
-from app.toolbox.server import ConnectionLimits
 from app.upstream import endpoint
 from app.upstream.catalogue import ListedModel, models_from_json
 from app.upstream.router import Router, require_listed, router_from, routes_from_json
@@ -76,6 +76,7 @@ _Name: TypeAlias = Annotated[str, AfterValidator(_not_blank)]
 _Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent), AfterValidator(_sendable)]
 _Count: TypeAlias = Annotated[int, Field(ge=1)]
 _Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+_WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 _Some = TypeVar("_Some", bound="Settings")
@@ -120,6 +121,7 @@ class Settings(BaseSettings):
 
     mcp_servers: str = Field("[]", alias="MCP_SERVERS", repr=False)
     mcp_tool_timeout_ms: _Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
+    tool_max_ms: _Milliseconds = Field(1_800_000, alias="TOOLFERRY_TOOL_MAX_MS")
     mcp_list_wait_ms: _Milliseconds = Field(3000, alias="MCP_LIST_WAIT_MS")
     mcp_allow_insecure_urls: _Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
     mcp_forward_hf_user_token: _Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
@@ -128,6 +130,7 @@ class Settings(BaseSettings):
 
     heartbeat_ms: _Milliseconds = Field(15_000, alias="TOOLFERRY_HEARTBEAT_MS")
     run_timeout_ms: _Milliseconds = Field(1_800_000, alias="TOOLFERRY_RUN_TIMEOUT_MS")
+    input_timeout_ms: Annotated[int, Field(ge=1, le=_WEEK_MS)] = Field(600_000, alias="TOOLFERRY_INPUT_TIMEOUT_MS")
     retention_ms: _Milliseconds = Field(600_000, alias="TOOLFERRY_RETENTION_MS")
 
     max_body_bytes: _Count = Field(10 * 1024 * 1024, alias="TOOLFERRY_MAX_BODY_BYTES")
@@ -202,6 +205,7 @@ class Settings(BaseSettings):
                 self.max_calls_per_round,
                 self.max_calls_at_once,
                 run_seconds=self.run_timeout_ms / 1000,
+                input_seconds=self.input_timeout_ms / 1000,
                 reasoning_as_answer=self.reasoning_as_answer,
             ),
             request=self._request(),
@@ -275,9 +279,9 @@ class Settings(BaseSettings):
             idle_seconds=self.model_silence_ms / 1000,
         )
 
-    def _servers(self, environment: tuple[ServerSpec, ...]) -> box.Options:
+    def _servers(self, environment: tuple[ServerSpec, ...]) -> ServerOptions:
         connect = self.connect_ms / 1000
-        return box.Options(
+        return ServerOptions(
             environment=environment,
             policy=Policy(allow_insecure_urls=self.mcp_allow_insecure_urls, max_headers=self.max_server_headers),
             egress=EgressLimits(reply_bytes=self.max_reply_bytes, event_bytes=self.max_event_bytes),
@@ -285,6 +289,8 @@ class Settings(BaseSettings):
                 connect_seconds=connect,
                 list_seconds=connect,
                 call_seconds=self.mcp_tool_timeout_ms / 1000,
+                call_total_seconds=self.tool_max_ms / 1000,
+                person_seconds=self.input_timeout_ms / 1000,
                 tools=self.max_tools_per_server,
                 pages=self.max_list_pages,
                 schema_bytes=self.max_schema_bytes,
@@ -334,7 +340,7 @@ class Rooms:
     models: tuple[ListedModel, ...]
     default_model: str | None
     router: Router | None
-    servers: box.Options
+    servers: ServerOptions
     run: RunLimits
     request: RequestLimits
     journal: memory.Options

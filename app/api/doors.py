@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 
-from app.domain.errors import ShuttingDown, TooManyRuns
+from app.domain.errors import NotFound, ShuttingDown, TooManyRuns
 from app.domain.limits import RequestLimits
 from app.domain.ports import Catalogue, Servers
 from app.ferry import Ferry
-from app.journal.memory import MemoryJournal
+from app.journal.memory import MemoryJournal, RunLog
 
 
 @dataclass(slots=True)
@@ -38,6 +38,17 @@ class Doors:
         if self.journal.is_full:
             raise TooManyRuns("The runs under way take all the room there is for their events.")
 
+    def find_run(self, run_id: str) -> RunLog:
+        """Look up a run.
+
+        Raises:
+            NotFound: There never was one, or it has expired.
+        """
+        log = self.journal.find(run_id)
+        if log is None:
+            raise NotFound("There is no such run, or it has expired.", param="id")
+        return log
+
 
 def _doors(request: Request) -> Doors:
     return cast("Doors", request.app.state.doors)
@@ -45,3 +56,6 @@ def _doors(request: Request) -> Doors:
 
 OpenDoors = Annotated[Doors, Depends(_doors)]
 """How a route asks for them."""
+
+RunId = Annotated[str, Path(description="`run_` and 32 hex digits.")]
+"""How a route names a run."""

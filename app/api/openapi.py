@@ -6,11 +6,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app import __version__
-from app.api.published import Health, ModelList, ProblemBody, RunEvent, RunSnapshot, ServerCheck, ServerList
-from app.api.schemas import ALIASES, CheckRequest, RunRequest, ServerEntry
+from app.api.published import Health, ModelList, ProblemBody, RunSnapshot, ServerCheck, ServerList
+from app.api.published_events import RunEvent
+from app.api.schemas import ALIASES, CheckRequest, InputRequest, RunRequest, ServerEntry
 from app.domain.jsontypes import JsonObject
 
-_TAKEN: tuple[type[BaseModel], ...] = (RunRequest, ServerEntry, CheckRequest)
+_TAKEN: tuple[type[BaseModel], ...] = (RunRequest, ServerEntry, CheckRequest, InputRequest)
 _GIVEN: tuple[type[BaseModel], ...] = (RunEvent, RunSnapshot, ModelList, ServerList, ServerCheck, Health, ProblemBody)
 
 
@@ -19,6 +20,9 @@ def _reference(name: str) -> JsonObject:
 
 
 RUN_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": _reference("RunRequest")}}}
+INPUT_BODY: JsonObject = {
+    "requestBody": {"required": True, "content": {"application/json": _reference("InputRequest")}}
+}
 _CHECKED: JsonObject = {"anyOf": [_reference("ServerEntry")["schema"], _reference("CheckRequest")["schema"]]}
 CHECK_BODY: JsonObject = {"requestBody": {"required": True, "content": {"application/json": {"schema": _CHECKED}}}}
 _RUN_ID: JsonObject = {"X-Run-Id": {"description": "The run.", "schema": {"type": "string"}}}
@@ -41,6 +45,7 @@ EVENT_CONTENT: JsonObject = {
     "content": {"text/event-stream": _reference("RunEvent")},
 }
 SNAPSHOT_CONTENT: JsonObject = {**answers("RunSnapshot", "The snapshot.")[200], "headers": _RUN_ID}
+INPUT_TAKEN: JsonObject = {"description": "Taken; the run goes on.", "headers": _RUN_ID}
 _FAILED: JsonObject = {"anyOf": [_reference("ProblemBody")["schema"], _reference("RunSnapshot")["schema"]]}
 FAILED_RUN: JsonObject = {
     "description": 'An error; with `"stream": false` also the snapshot of a run that failed, with its error\'s status.',

@@ -1,287 +1,20 @@
-"""What the OpenAPI document says of events and snapshots: models for readers, which no event passes through.
-
-A test holds every kind of event that the service makes against these models, so that they stay true.
-"""
+"""What the OpenAPI document says of snapshots and other answers: models for readers, which no answer passes through."""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel
+from pydantic import Field
 
+from app.api.published_events import AskedCall, AskedForm, ListedTool, NamedCall, Published, ToolResult, UsageCounts
 
-class _Published(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class StatusStarted(_Published):
-    """Always event 1."""
-
-    type: Literal["status"]
-    status: Literal["started"]
-    run_id: str = Field(alias="runId")
-
-
-class StatusPrepared(_Published):
-    """Listing and routing are done; exactly once, before anything that the model says."""
-
-    type: Literal["status"]
-    status: Literal["prepared"]
-    model: str
-    tools: Literal["active", "not_applicable"]
-    reason: (
-        Literal["no_servers", "no_tools", "model_without_tools", "route_without_tools", "tool_choice_none"] | None
-    ) = None
-
-
-class StatusRetrying(_Published):
-    """The model is asked once more after `delay` seconds."""
-
-    type: Literal["status"]
-    status: Literal["retrying"]
-    message: str
-    delay: float
-
-
-class StatusFinished(_Published):
-    """The last event of a run that ended on its own or was stopped."""
-
-    type: Literal["status"]
-    status: Literal["finished"]
-    outcome: Literal["completed", "exhausted", "aborted"]
-
-
-class StatusError(_Published):
-    """The last event of a run that could not go on."""
-
-    type: Literal["status"]
-    status: Literal["error"]
-    code: str
-    message: str
-
-
-class ListedTool(_Published):
-    """A tool with all that its server says of it; with `"include": ["tools"]`."""
-
-    name: str
-    description: str
-    schema_: dict[str, Any] = Field(alias="schema")
-    hints: dict[str, Any]
-
-
-class ServerEvent(_Published):
-    """One per server and change of state."""
-
-    type: Literal["server"]
-    name: str
-    state: Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
-    tools: list[str | ListedTool]
-    message: str | None = None
-    code: str | None = None
-    challenge: str | None = None
-
-
-class RouterMetadataEvent(_Published):
-    """Who answers, where a router or the provider tells; again when it changes. `route` is null for a named model."""
-
-    type: Literal["routerMetadata"]
-    route: str | None
-    model: str
-    provider: str | None = None
-
-
-class StreamEvent(_Published):
-    """A piece of the answer."""
-
-    type: Literal["stream"]
-    token: str
-
-
-class ReasoningEvent(_Published):
-    """A piece of reasoning."""
-
-    type: Literal["reasoning"]
-    subtype: Literal["stream"]
-    token: str
-
-
-class NamedCall(_Published):
-    """A tool's name as the model knows it, with its arguments."""
-
-    name: str
-    parameters: dict[str, Any]
-
-
-class ToolCallEvent(_Published):
-    """The model calls a tool."""
-
-    type: Literal["tool"]
-    subtype: Literal["call"]
-    uuid: str
-    call: NamedCall
-    server: str | None
-    tool: str | None
-    original_id: str | None = Field(alias="originalId")
-    arguments_raw: str = Field(alias="argumentsRaw")
-    reasoning: str | None = None
-    content: str | None = None
-
-
-class ToolEtaEvent(_Published):
-    """How long the call will take, in seconds."""
-
-    type: Literal["tool"]
-    subtype: Literal["eta"]
-    uuid: str
-    eta: float
-
-
-class ToolProgressEvent(_Published):
-    """How far the call is."""
-
-    type: Literal["tool"]
-    subtype: Literal["progress"]
-    uuid: str
-    progress: float
-    total: float | None = None
-    message: str | None = None
-
-
-class ToolOutput(_Published):
-    """What the tool gave: its text, its structured content, and the MCP content blocks."""
-
-    text: str
-    structured: Any = None
-    content: list[dict[str, Any]]
-
-
-class ToolResult(_Published):
-    """A success."""
-
-    status: Literal["success"]
-    call: NamedCall
-    outputs: list[ToolOutput]
-    display: Literal[True]
-
-
-class ToolResultEvent(_Published):
-    """The call gave a result; `duration` in seconds."""
-
-    type: Literal["tool"]
-    subtype: Literal["result"]
-    uuid: str
-    result: ToolResult
-    duration: float
-
-
-class ToolErrorEvent(_Published):
-    """The call failed, was cancelled, or was never made."""
-
-    type: Literal["tool"]
-    subtype: Literal["error"]
-    uuid: str
-    message: str
-    code: str
-    duration: float
-
-
-NOTICES = {
-    "preparing_call": ("The model is writing a call.", "uuid name"),
-    "repeated_call": ("A call gave the same results before and was not run once more.", "uuid server tool"),
-    "output_truncated": ("A result was shortened, for the model or the reader.", "uuid"),
-    "written_call": ("The model wrote a call of the tool `name` into its text; it was not run.", "name"),
-    "tool_dropped": ("A tool is not offered; without `tool`, the rest of a server's.", "server tool"),
-    "tools_left_out": ("There are more tools than the model takes.", "offered leftOut"),
-    "tools_refused": ("The model takes no tools and was asked without.", ""),
-    "tool_choice_dropped": ("`tool_choice` names no tool that is offered.", ""),
-    "request_adapted": ("The model's endpoint refused a request, which was put otherwise.", ""),
-    "schema_adapted": ("The model's endpoint refused the schemas of tools, which were put otherwise.", ""),
-    "description_cut": ("The model's endpoint refused long descriptions of tools, which were shortened.", ""),
-    "images_left_out": ("The model takes no images.", ""),
-    "context_shortened": ("The conversation was too long; tool results were shortened.", ""),
-    "model_fallback": ("`model` could not be asked, so the next one of its route is.", "model"),
-    "round_limit": ("All `rounds` are used; the model is asked to close.", "rounds"),
-}
-"""What each code says, and the further fields that may come with it."""
-_CODES: list[JsonValue] = [
-    {"const": code, "description": f"{says} With: {fields.replace(' ', ', ')}." if fields else says}
-    for code, (says, fields) in NOTICES.items()
-]
-
-
-class NoticeEvent(_Published):
-    """Something worth knowing; further fields name what it concerns. Ignore codes and fields that you do not know."""
-
-    type: Literal["notice"]
-    code: str = Field(
-        json_schema_extra={"anyOf": [*_CODES, {"type": "string", "description": "More may come; ignore them."}]}
-    )
-    message: str
-    uuid: str | None = Field(default=None, description="The call.")
-    name: str | None = Field(default=None, description="The tool, as the model knows it.")
-    server: str | None = Field(default=None, description="The tool's server.")
-    tool: str | None = Field(default=None, description="The tool, as its server knows it.")
-    model: str | None = Field(default=None, description="The model that did not answer.")
-    offered: int | None = Field(default=None, description="How many tools the model is offered.")
-    left_out: int | None = Field(default=None, alias="leftOut", description="How many it is not.")
-    rounds: int | None = Field(default=None, description="How many rounds the run may have.")
-
-
-class UsageCounts(_Published):
-    """Tokens, summed over the rounds."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
-class UsageEvent(UsageCounts):
-    """Where the provider reports them."""
-
-    type: Literal["usage"]
-
-
-class FinalAnswerEvent(_Published):
-    """The answer; `interrupted` unless the reason is `stop`."""
-
-    type: Literal["finalAnswer"]
-    text: str
-    reason: Literal["stop", "length", "rounds", "content_filter"]
-    interrupted: bool
-
-
-class RunEvent(
-    RootModel[
-        StatusStarted
-        | StatusPrepared
-        | StatusRetrying
-        | StatusFinished
-        | StatusError
-        | ServerEvent
-        | RouterMetadataEvent
-        | StreamEvent
-        | ReasoningEvent
-        | ToolCallEvent
-        | ToolEtaEvent
-        | ToolProgressEvent
-        | ToolResultEvent
-        | ToolErrorEvent
-        | NoticeEvent
-        | UsageEvent
-        | FinalAnswerEvent
-    ]
-):
-    """The `data:` of one event. The SSE `event:` is its type, for tools `tool/` and the subtype."""
-
-
-class CallFailure(_Published):
+class CallFailure(Published):
     """Why a call, or the run, failed."""
 
     code: str
     message: str
 
 
-class SnapshotCall(_Published):
+class SnapshotCall(Published):
     """A call with its end, when it has one."""
 
     uuid: str
@@ -293,7 +26,19 @@ class SnapshotCall(_Published):
     duration: float | None = None
 
 
-class RunSnapshot(_Published):
+class OpenApproval(AskedCall):
+    """A call that waits for a person."""
+
+    kind: Literal["approval"]
+
+
+class OpenElicitation(AskedForm):
+    """A server's question that waits for a person."""
+
+    kind: Literal["elicitation"]
+
+
+class RunSnapshot(Published):
     """A run as it is now. `messages` are new since the request, ready for the next one."""
 
     id: str
@@ -305,14 +50,14 @@ class RunSnapshot(_Published):
     text: str
     reasoning: str
     calls: list[SnapshotCall]
-    inputs: list[dict[str, Any]]
+    inputs: list[OpenApproval | OpenElicitation] = Field(description="The open questions.")
     usage: UsageCounts | None
     messages: list[dict[str, Any]]
     last_event_id: int = Field(alias="lastEventId")
     created_at: str = Field(alias="createdAt")
 
 
-class Problem(_Published):
+class Problem(Published):
     """An error before the first byte, in OpenAI's form."""
 
     code: str
@@ -321,7 +66,7 @@ class Problem(_Published):
     type: str
 
 
-class ModelEntry(_Published):
+class ModelEntry(Published):
     """A model, and what it can do."""
 
     id: str
@@ -336,14 +81,14 @@ class ModelEntry(_Published):
     context_length: int | None = Field(default=None, alias="contextLength")
 
 
-class ModelList(_Published):
+class ModelList(Published):
     """The first is the default unless the operator named another."""
 
     object: Literal["list"]
     data: list[ModelEntry]
 
 
-class ListedServer(_Published):
+class ListedServer(Published):
     """A server of the environment; `tools` is how many it has."""
 
     name: str
@@ -352,7 +97,7 @@ class ListedServer(_Published):
     message: str | None = None
 
 
-class ServerList(_Published):
+class ServerList(Published):
     """Never addresses, never headers."""
 
     object: Literal["list"]
@@ -363,9 +108,17 @@ class CheckedTool(ListedTool):
     """A tool, and what the model would call it."""
 
     exposed_name: str = Field(alias="exposedName")
+    repairs: list[str] = Field(description="Where its schema is said otherwise to the model, to be valid; a line each.")
 
 
-class ServerCheck(_Published):
+class DroppedTool(Published):
+    """A tool that is not offered; without a name, the rest of the list."""
+
+    name: str | None
+    reason: str | None
+
+
+class ServerCheck(Published):
     """What a server answered; `duration` in seconds."""
 
     name: str
@@ -374,19 +127,20 @@ class ServerCheck(_Published):
     transport: Literal["streamable-http", "sse"] | None
     protocol_version: str | None = Field(alias="protocolVersion")
     tools: list[CheckedTool]
+    dropped: list[DroppedTool]
     auth_required: bool = Field(alias="authRequired")
     challenge: str | None = None
     message: str | None = None
     duration: float
 
 
-class Health(_Published):
+class Health(Published):
     """Whether the process answers, or takes runs."""
 
     status: Literal["ok", "ready", "draining"]
 
 
-class ProblemBody(_Published):
+class ProblemBody(Published):
     """The body of every 4xx and 5xx."""
 
     error: Problem

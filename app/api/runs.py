@@ -5,23 +5,23 @@ import uuid
 from typing import Annotated
 
 import anyio
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
+from app.api import inputs
 from app.api.answers import JsonAnswer
 from app.api.body import parse_body, read_body
-from app.api.doors import Doors, OpenDoors
+from app.api.doors import Doors, OpenDoors, RunId
 from app.api.openapi import EVENT_CONTENT, FAILED_RUN, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
 from app.api.problems import status_from_code, wait_headers
 from app.api.schemas import RunRequest, check_servers
 from app.api.sse import RunStream
-from app.domain.errors import MalformedRequest, NotFound
+from app.domain.errors import MalformedRequest
 from app.domain.secrets import Secret
 from app.domain.spec import RunSpec
 from app.journal.memory import RunLog
 
 router = APIRouter(tags=["runs"], default_response_class=Response)
-
-RunId = Annotated[str, Path(description="`run_` and 32 hex digits.")]
+router.include_router(inputs.router)
 
 
 @router.post("/v1/runs", openapi_extra=RUN_BODY, responses={200: RUN_CONTENT, "default": FAILED_RUN})
@@ -31,7 +31,7 @@ async def start_run(
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
     x_user_token: Annotated[str | None, Header(description="The caller's own token; see the README.")] = None,
 ) -> Response:
-    """Start a run; answers an event stream, or the snapshot at its end when `"stream": false`."""
+    """Start a run; answers an event stream, or when `"stream": false` the snapshot: at its end, or once it asks."""
     body = await read_body(request, doors.limits)
     asked = await parse_body(RunRequest, body)
     check_servers(asked.servers, doors.limits)
@@ -48,7 +48,7 @@ async def start_run(
 @router.get("/v1/runs/{run_id}", responses={200: SNAPSHOT_CONTENT})
 async def show_run(run_id: RunId, doors: OpenDoors) -> Response:
     """Show a run as it is now."""
-    log = _find(run_id, doors)
+    log = doors.find_run(run_id)
     return JsonAnswer(log.snapshot(), headers={"X-Run-Id": run_id})
 
 
@@ -60,7 +60,7 @@ async def follow_run(
     after: Annotated[str | None, Query(description="Replay the events after this id.")] = None,
 ) -> Response:
     """Replay a run's events after a cursor, then follow it live. Leaving does not cancel it."""
-    log = _find(run_id, doors)
+    log = doors.find_run(run_id)
     param = "Last-Event-ID" if last_event_id else "after"
     cursor = _cursor(last_event_id or after, param=param)
     log.check_cursor(cursor, param=param)
@@ -72,7 +72,7 @@ async def follow_run(
 @router.post("/v1/runs/{run_id}/cancel", responses={200: SNAPSHOT_CONTENT})
 async def cancel_run(run_id: RunId, doors: OpenDoors) -> Response:
     """Stop a run: its model stream, its tools and its waits. Answers the snapshot; stopping twice is no error."""
-    log = _find(run_id, doors)
+    log = doors.find_run(run_id)
     log.cancel()
     with anyio.move_on_after(_CANCEL_SECONDS):
         await log.ended()
@@ -100,22 +100,24 @@ async def _log_for(spec: RunSpec, doors: Doors, *, key: str | None, fingerprint:
 
 
 async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Response:
-    """Wait for the run's end; a caller that leaves before cancels what it owns."""
+    """Wait until the run has ended or asks a person; a caller that leaves before cancels what it owns."""
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         if owns_run:
-            log.cancel()
+            log.abandon()
 
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
-            await log.ended()
+            await log.at_rest()
+            # Whoever hears that the run waits for a person is to find it there: it is no connection's any more.
+            log.let_go()
             group.cancel_scope.cancel()
     finally:
         if owns_run:
-            log.cancel()
+            log.abandon()
     snapshot = log.snapshot()
     error = snapshot.get("error")
     status = status_from_code(error["code"]) if error else 200
@@ -128,13 +130,6 @@ def _token(text: str | None) -> Secret | None:
     if not (text.isascii() and text.isprintable() and " " not in text):
         raise MalformedRequest("X-User-Token must be printable ASCII without blanks.", param="X-User-Token")
     return Secret(text)
-
-
-def _find(run_id: str, doors: Doors) -> RunLog:
-    log = doors.journal.find(run_id)
-    if log is None:
-        raise NotFound("There is no such run, or it has expired.", param="id")
-    return log
 
 
 def _cursor(text: str | None, *, param: str) -> int:

@@ -5,7 +5,7 @@ Errors name the field and never repeat what was sent: it may hold a secret.
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -14,6 +14,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 from app.domain.errors import InvalidRequest
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.limits import RequestLimits
+from app.domain.questions import InputAnswer
 from app.domain.secrets import Secret
 from app.domain.spec import RunSpec, ServerSpec
 
@@ -28,6 +29,7 @@ _MOST_PATTERNS = 1000
 _MOST_FAULTS = 10
 _LONGEST_PATH = 200
 _LONGEST_CALL_MS = 30 * 60 * 1000
+_LONGEST_CONVERSATION = 256
 
 
 def _check_content(content: Json) -> Json:
@@ -91,18 +93,6 @@ def _check_url(url: str) -> str:
     if not _ABSOLUTE.match(url):
         raise ValueError("must be an absolute URL, such as https://mcp.example.com/mcp")
     return url
-
-
-def _check_approval(approval: str) -> str:
-    if approval != "never":
-        raise ValueError("only never is available in this version; calls are not held for approval yet")
-    return approval
-
-
-def _check_interactive(interactive: object) -> object:
-    if interactive is True:
-        raise ValueError("only false is available in this version; servers cannot ask the user yet")
-    return interactive
 
 
 def _check_filled(text: str) -> str:
@@ -191,16 +181,15 @@ class RunRequest(_Strict):
     tool_choice: Annotated[Any, AfterValidator(_check_choice)] = "auto"
     parallel_tool_calls: bool | None = None
     max_rounds: int = Field(default=10, ge=1, le=100)
-    approval: Annotated[Literal["never", "destructive", "always"], AfterValidator(_check_approval)] = Field(
-        default="never", description="Only `never` is available in this version."
+    approval: Literal["never", "destructive", "always"] = Field(
+        default="never",
+        description="Which calls wait for a person's leave: none, those of tools not declared read-only, all.",
     )
-    interactive: Annotated[bool, AfterValidator(_check_interactive)] = Field(
-        default=False, description="Only false is available in this version: servers cannot ask the user yet."
-    )
+    interactive: bool = Field(default=False, description="true: a person is there, so servers may ask.")
     reasoning: Literal["separate", "inline", "hidden"] = "separate"
     resumable: bool = Field(default=False, description="true: a dropped connection does not cancel the run.")
     include: list[Literal["tools"]] = Field(default_factory=list[Literal["tools"]], max_length=8)
-    stream: bool = True
+    stream: bool = Field(default=True, description="false: the snapshot, once the run has ended or asks a person.")
     response_format: dict[str, Any] | None = None
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, ge=0, le=1)
@@ -213,10 +202,18 @@ class RunRequest(_Strict):
     reasoning_effort: str | None = None
     provider: str = Field(default="auto", min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._/-]+$")
     user: str | None = Field(default=None, max_length=512)
-    metadata: dict[str, str] = Field(default_factory=dict[str, str], max_length=64)
+    metadata: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        max_length=64,
+        description="Texts of your own. Runs with the same `conversation_id` share the sessions of servers.",
+    )
 
     def to_spec(self, raw: JsonObject, *, user_token: Secret | None) -> RunSpec:
-        """Make the domain's request. Messages are taken as they came, with every field that we do not know."""
+        """Make the domain's request. Messages are taken as they came, with every field that we do not know.
+
+        Raises:
+            InvalidRequest: `metadata.conversation_id` is too long.
+        """
         return RunSpec(
             messages=tuple(raw["messages"]),
             model=self.model,
@@ -228,6 +225,9 @@ class RunRequest(_Strict):
             tool_choice=self.tool_choice,
             parallel_tool_calls=self.parallel_tool_calls,
             max_rounds=self.max_rounds,
+            approval=self.approval,
+            interactive=self.interactive,
+            conversation_id=_conversation_from_metadata(self.metadata),
             reasoning=self.reasoning,
             resumable=self.resumable,
             include_tools="tools" in self.include,
@@ -250,6 +250,32 @@ _PASSED_ON = (
     "reasoning_effort",
     "user",
 )
+
+
+def _conversation_from_metadata(metadata: Mapping[str, str]) -> str | None:
+    name = metadata.get("conversation_id", "").strip()
+    if len(name) > _LONGEST_CONVERSATION:
+        param = "metadata.conversation_id"
+        raise InvalidRequest(f"{param}: must have at most {_LONGEST_CONVERSATION} characters.", param=param)
+    return name or None
+
+
+class InputRequest(_Strict):
+    """What a person answers: to a server's question, or whether a call may be made."""
+
+    action: Literal["accept", "decline", "cancel"] = Field(description="cancel: neither yes nor no.")
+    content: dict[str, Any] | None = Field(default=None, description="Elicitation: the form as it was filled in.")
+    arguments: dict[str, Any] | None = Field(
+        default=None, description="Approval: what the call is made with instead; the model is told."
+    )
+    remember: Literal["call", "run"] = Field(
+        default="call", description="Approval: for this call, or for this tool as long as the run lasts."
+    )
+    reason: str | None = Field(default=None, description="Approval: a sentence for the model, where it is refused.")
+
+    def to_answer(self) -> InputAnswer:
+        """Make the domain's answer."""
+        return InputAnswer(self.action, self.content, self.arguments, self.remember, self.reason)
 
 
 class CheckRequest(_Strict):

@@ -51,7 +51,7 @@ class RunStream(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             if self._owns_run:
-                self._log.cancel()
+                self._log.abandon()
 
 
 async def _batches(log: RunLog, after: int) -> AsyncGenerator[bytes, None]:

@@ -38,6 +38,8 @@ CALL_CODES = frozenset(
         "tool_arguments_invalid",
         "tool_timeout",
         "tool_outcome_unknown",
+        "tool_changed",
+        "approval_declined",
         "skipped",
         "cancelled",
         "connection_lost",
@@ -96,7 +98,7 @@ class Gone(RequestError):
 
 
 class Conflict(RequestError):
-    """The same `Idempotency-Key` came with another body."""
+    """The same `Idempotency-Key` came with another body, or a question was answered before."""
 
     code: ClassVar[str] = "conflict"
 

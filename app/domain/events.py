@@ -14,6 +14,9 @@ from app.domain.messages import Tool, ToolCall, Usage
 ServerState: TypeAlias = Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
 Outcome: TypeAlias = Literal["completed", "exhausted", "aborted"]
 AnswerReason: TypeAlias = Literal["stop", "length", "rounds", "content_filter"]
+InputAction: TypeAlias = Literal["accept", "decline", "cancel"]
+Settler: TypeAlias = Literal["caller", "expiry", "server", "cancel"]
+"""Who ended a question: the person, the clock, the server that took it back, the end of the call or run."""
 
 
 class Token(NamedTuple):
@@ -188,11 +191,14 @@ class ToolProgress:
     progress: float
     total: float | None = None
     message: str | None = None
+    eta: float | None = None
+    """Seconds that are left, where that can be told."""
     name: ClassVar[str] = "tool/progress"
 
     def data(self) -> JsonObject:
         data: JsonObject = {"type": "tool", "subtype": "progress", "uuid": self.uuid, "progress": self.progress}
-        for key, value in (("total", self.total), ("message", self.message)):
+        eta = None if self.eta is None else round(self.eta, 3)
+        for key, value in (("total", self.total), ("message", self.message), ("eta", eta)):
             if value is not None:
                 data[key] = value
         return data
@@ -243,6 +249,72 @@ class ToolFailed:
             "code": self.code,
             "duration": round(self.duration, 3),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitationAsked:
+    """A server asks the person something during a call, and waits."""
+
+    input_id: str
+    server: str
+    request: JsonObject
+    """`{mode: "form", message, requestedSchema}` or `{mode: "url", message, url}`."""
+    expires_at: str
+    tool_uuid: str | None = None
+    """The call; None where the server does not say which one it asks for."""
+    name: ClassVar[str] = "elicitation"
+
+    def data(self) -> JsonObject:
+        data: JsonObject = {"type": "elicitation", "subtype": "request", "inputId": self.input_id}
+        data["server"] = self.server
+        if self.tool_uuid is not None:
+            data["toolUuid"] = self.tool_uuid
+        return {**data, "request": self.request, "expiresAt": self.expires_at}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAsked:
+    """A call waits until a person lets it be made."""
+
+    input_id: str
+    tool_uuid: str
+    call_name: str
+    parameters: JsonObject
+    tool: Tool
+    expires_at: str
+    name: ClassVar[str] = "approval"
+
+    def data(self) -> JsonObject:
+        return {
+            "type": "approval",
+            "subtype": "request",
+            "inputId": self.input_id,
+            "toolUuid": self.tool_uuid,
+            "call": {"name": self.call_name, "parameters": self.parameters},
+            "server": self.tool.server,
+            "tool": self.tool.name,
+            "description": self.tool.spec.description,
+            "hints": dict(self.tool.hints),
+            "expiresAt": self.expires_at,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InputResolved:
+    """A question is not open any more; exactly one for each `request`. What was answered is not repeated."""
+
+    kind: Literal["elicitation", "approval"]
+    input_id: str
+    action: InputAction
+    by: Settler
+
+    @property
+    def name(self) -> str:
+        return self.kind
+
+    def data(self) -> JsonObject:
+        told: JsonObject = {"type": self.kind, "subtype": "resolved", "inputId": self.input_id}
+        return {**told, "action": self.action, "by": self.by}
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +373,9 @@ Event: TypeAlias = (
     | ToolProgress
     | ToolSucceeded
     | ToolFailed
+    | ElicitationAsked
+    | ApprovalAsked
+    | InputResolved
     | Notice
     | UsageReport
     | FinalAnswer

@@ -14,7 +14,9 @@ class RunLimits:
     cut_off_retries: int = 2
     """How often a reply that was cut off inside its calls is answered with a request for smaller ones."""
     run_seconds: float = 1800.0
-    """The whole run, whatever it does."""
+    """The whole run, whatever it does but wait for a person."""
+    input_seconds: float = 600.0
+    """How long a question to a person stays open."""
     reasoning_as_answer: bool = False
     """A reply that holds nothing but reasoning is an answer, and its reasoning is shown as one."""
 

@@ -127,8 +127,10 @@ class Tool:
     """The server's name as the user gave it."""
     name: str
     """The name on that server."""
-    eta_seconds: float = UNKNOWN_ETA_SECONDS
-    """How long a call is expected to take."""
+    hints: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """What the server claims of its effects, in MCP's words (`readOnlyHint`, …). Claims, never grants."""
+    digest: bytes = b""
+    """Differs when anything does that a person goes by who approves a call: place, name, description, schema, hints."""
 
 
 class Progress(NamedTuple):
@@ -137,6 +139,8 @@ class Progress(NamedTuple):
     progress: float
     total: float | None = None
     message: str | None = None
+    eta: float | None = None
+    """Seconds that are left, where that can be told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from app.domain.events import Event, Notice, Retrying, RouterMetadata
+from app.domain.events import Event, Notice, Retrying, RouterMetadata, Settler
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Delta, Message, Progress, Tool, ToolOutcome
+from app.domain.questions import InputAnswer, Question
 from app.domain.spec import RunSpec, ServerSpec
 
 Emit: TypeAlias = Callable[[Event], None]
@@ -54,6 +55,36 @@ class ChatModel(Protocol):
         ...
 
 
+class Ticket(Protocol):
+    """One open question."""
+
+    async def answer(self) -> InputAnswer:
+        """Wait for the answer. Without one in time, or once it is withdrawn, the answer is `CANCELLED`."""
+        ...
+
+    def withdraw(self, by: Settler) -> None:
+        """Take the question back; nothing happens where it is resolved already."""
+        ...
+
+
+class Person(Protocol):
+    """Whoever reads the run, as far as questions can be put to him."""
+
+    def ask(self, question: Question) -> Ticket:
+        """Put a question; its request is told before this returns. Whoever asks sees to it that it gets withdrawn."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call."""
+
+    uuid: str
+    """Of the call, as in its events."""
+    on_progress: Callable[[Progress], None]
+    """Never called after the call has ended."""
+
+
 class Toolbox(Protocol):
     """All tools of a run."""
 
@@ -71,8 +102,27 @@ class Toolbox(Protocol):
         """Look up the tool that the model calls `name`."""
         ...
 
-    async def call(self, tool: Tool, arguments: JsonObject, on_progress: Callable[[Progress], None]) -> ToolOutcome:
+    async def call(self, tool: Tool, arguments: JsonObject, caller: Caller) -> ToolOutcome:
         """Execute a call. Trouble is an outcome, not an exception; cancelling reaches the server."""
+        ...
+
+    def expected_seconds(self, tool: Tool) -> float:
+        """How long a call of the tool is expected to take."""
+        ...
+
+    def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
+        """Hold arguments that a person wrote against the tool's schema: what is wrong, with the field; None if nothing.
+
+        Bounded in time, whatever the schema is.
+        """
+        ...
+
+    async def is_unchanged(self, tool: Tool) -> bool:
+        """Ask its server whether the tool is still what it was when `tool` was made (`Tool.digest`)."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait, for a moment at most, until what servers said has changed about their tools is in `tools`."""
         ...
 
 
@@ -130,8 +180,11 @@ class Servers(Protocol):
         """Tell whether a run has any servers, admitted or not."""
         ...
 
-    def open_box(self, spec: RunSpec, emit: Emit) -> AbstractAsyncContextManager[Toolbox]:
-        """Collect, merge, admit and list a run's servers; emits a `ServerReport` for each. Leaving ends their use."""
+    def open_box(self, spec: RunSpec, emit: Emit, person: Person) -> AbstractAsyncContextManager[Toolbox]:
+        """Collect, merge, admit and list a run's servers; emits a `ServerReport` for each. Leaving ends their use.
+
+        Where the run is interactive, servers may ask `person`.
+        """
         ...
 
     async def environment(self) -> Sequence[JsonObject]:
@@ -163,6 +216,13 @@ class RunRecord(Protocol):
 
     def on_cancel(self, cancel: Callable[[], None]) -> None:
         """Call `cancel` when someone asks for the run to stop; at once if that has happened."""
+        ...
+
+    def on_input(self, take: Callable[[str, InputAnswer], None]) -> None:
+        """Call `take` with the id of an open question and what somebody answered.
+
+        It raises `NotFound`, `Conflict` or `InvalidRequest`, which the answerer hears.
+        """
         ...
 
     def close(self) -> None:

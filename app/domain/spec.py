@@ -30,6 +30,8 @@ class ServerSpec:
     """Silence allowed during a call; None for the service's own limit."""
     protocol: Protocol = "auto"
     required: bool = False
+    session: Literal["run", "shared"] = "run"
+    """Operator's entries only: whether a session of the server's is one run's alone, or all runs share it."""
     allow_plain_http_public: bool = False
     """Operator's entries only: plain http to a public address."""
 
@@ -50,6 +52,12 @@ class RunSpec:
     tool_choice: str | JsonObject = "auto"
     parallel_tool_calls: bool | None = None
     max_rounds: int = 10
+    approval: Literal["never", "destructive", "always"] = "never"
+    """Which calls wait until a person has let them be made: none, those of tools not declared read-only, all."""
+    interactive: bool = False
+    """A person is there, so servers may ask."""
+    conversation_id: str | None = None
+    """What the caller calls the conversation: servers that keep a session keep one for all of its runs."""
     reasoning: Literal["separate", "inline", "hidden"] = "separate"
     resumable: bool = False
     include_tools: bool = False

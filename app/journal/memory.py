@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import anyio
 
-from app.domain.errors import Conflict, Gone, MalformedRequest
+from app.domain.errors import Conflict, Gone, MalformedRequest, NotFound
 from app.domain.events import Event
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import Message
+from app.domain.questions import InputAnswer
 from app.domain.wire import json_from_event
 from app.journal.snapshot import Snapshot
 
@@ -68,6 +69,8 @@ class RunLog:
         self._waiting: list[asyncio.Future[None]] = []
         self._cancel: Callable[[], None] | None = None
         self._is_cancelled = False
+        self._take: Callable[[str, InputAnswer], None] | None = None
+        self._lives_on = False
         self.last_id = 0
         self.key: str | None = None
         """The idempotency key that it was started under."""
@@ -116,10 +119,38 @@ class RunLog:
             if self._cancel is not None:
                 self._cancel()
 
+    def let_go(self) -> None:
+        """The run lives on without the connection that owns it: somebody was told so."""
+        self._lives_on = True
+
+    def abandon(self) -> None:
+        """Whoever owns the run has gone: it stops, unless it lives on without."""
+        if not self._lives_on:
+            self.cancel()
+
+    def on_input(self, take: Callable[[str, InputAnswer], None]) -> None:
+        """Have `take` called with what somebody answers."""
+        self._take = take
+
+    def answer(self, input_id: str, answer: InputAnswer) -> None:
+        """Answer a question of the run's.
+
+        Raises:
+            NotFound: It was never asked.
+            Conflict: It is not open any more.
+            InvalidRequest: The answer does not fit; the question stays open.
+        """
+        if self._take is not None:
+            self._take(input_id, answer)
+        elif self._snapshot.has_resolved(input_id):
+            raise Conflict("This question is not open any more.", param="inputId")
+        else:
+            raise NotFound("The run has asked no such question.", param="inputId")
+
     def close(self) -> None:
         """End the record; readers end after what is there."""
         self.ended_at = time.monotonic()
-        self._cancel = None
+        self._cancel = self._take = None
         self._on_close(self)
         self._wake()
 
@@ -157,6 +188,11 @@ class RunLog:
     async def ended(self) -> None:
         """Wait for the run's end."""
         while self.ended_at is None:
+            await self._news()
+
+    async def at_rest(self) -> None:
+        """Wait until nothing goes on without the caller: the run has ended, or waits for a person."""
+        while self.ended_at is None and not self._snapshot.awaits_input:
             await self._news()
 
     def snapshot(self) -> JsonObject:

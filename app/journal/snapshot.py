@@ -30,6 +30,9 @@ class Snapshot:
         self._text = StringIO()
         self._reasoning = StringIO()
         self._calls: dict[str, JsonObject] = {}
+        self._inputs: dict[str, JsonObject] = {}
+        """The open questions."""
+        self._resolved: set[str] = set()
         self._messages: list[Message] = []
         self._usage: JsonObject | None = None
         self._between_rounds = False
@@ -45,6 +48,8 @@ class Snapshot:
             self._write(self._reasoning, event.token)
         elif isinstance(event, events.ToolCalled | events.ToolSucceeded | events.ToolFailed):
             self._apply_call(event)
+        elif isinstance(event, events.ApprovalAsked | events.ElicitationAsked | events.InputResolved):
+            self._apply_input(event)
         else:
             self._apply_state(event)
 
@@ -58,14 +63,24 @@ class Snapshot:
             self._messages.append(message)
             self.bytes += size
 
+    @property
+    def awaits_input(self) -> bool:
+        """Whether a question to a person is open."""
+        return bool(self._inputs)
+
+    def has_resolved(self, input_id: str) -> bool:
+        """Tell whether a question was asked, and is not open any more."""
+        return input_id in self._resolved
+
     def data(self, *, last_event_id: int) -> JsonObject:
         """Show it in the form that the API publishes."""
         return {
             **self._data,
+            **({"state": "awaiting_input"} if self._inputs else {}),
             "text": self._text.getvalue(),
             "reasoning": self._reasoning.getvalue(),
             "calls": list(self._calls.values()),
-            "inputs": [],
+            "inputs": list(self._inputs.values()),
             "usage": self._usage,
             "messages": list(self._messages),
             "lastEventId": last_event_id,
@@ -104,6 +119,25 @@ class Snapshot:
                 size = _size(end)
             call[key] = end
             self.bytes += size
+
+    def _apply_input(self, event: events.ApprovalAsked | events.ElicitationAsked | events.InputResolved) -> None:
+        if isinstance(event, events.InputResolved):
+            self.bytes -= _size(self._inputs.pop(event.input_id, {}))
+            self._resolved.add(event.input_id)
+            self.bytes += 2 * _OBJECT_BYTES
+            return
+        told = event.data()
+        open_input: JsonObject = {"kind": told["type"]}
+        open_input.update((key, value) for key, value in told.items() if key not in ("type", "subtype"))
+        if self.bytes + _size(open_input) > self._room:
+            # Whoever answers has the event; here it is enough to see that there is a question, and which.
+            if isinstance(event, events.ApprovalAsked):
+                call: JsonObject = {"name": event.call_name[:64], "parameters": {}}
+                open_input.update(call=call, description=LEFT_OUT)
+            else:
+                open_input["request"] = {"mode": event.request.get("mode"), "message": LEFT_OUT}
+        self._inputs[event.input_id] = open_input
+        self.bytes += _size(open_input)
 
     def _apply_state(self, event: events.Event) -> None:
         if isinstance(event, events.Prepared | events.RouterMetadata):

@@ -1,6 +1,7 @@
 """Executes the calls of one reply side by side, and answers each, in call order.
 
-Every call that was announced is ended by exactly one result or error, also when the run is cancelled or breaks.
+Every call that was announced is ended by exactly one result or error, also when the run is cancelled or breaks. Where a
+person is to be asked first, all are asked at once: what waits for an answer takes no other call's place.
 """
 
 import json
@@ -13,9 +14,11 @@ from typing import NamedTuple
 import anyio
 
 from app.domain.events import Notice, ToolCalled, ToolEta, ToolFailed, ToolProgress, ToolSucceeded
+from app.domain.jsontypes import JsonObject
 from app.domain.limits import RunLimits
 from app.domain.messages import UNKNOWN_ETA_SECONDS, Message, Progress, Reply, Tool, ToolCall, ToolOutcome
-from app.domain.ports import Emit, Toolbox
+from app.domain.ports import Caller, Emit, Toolbox
+from app.run.approval import Allowed, Approvals, changed_outcome, with_edit_told
 from app.run.images import pictures_from_outputs, resolve_images
 from app.run.talk import tool_message
 
@@ -44,6 +47,23 @@ class Answers(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Act:
+    """One call of a reply."""
+
+    call: ToolCall
+    tool: Tool | None
+    arguments: JsonObject
+    """What it is made with: the model's, or what a person put in their place."""
+    begun: float | None = None
+    outcome: ToolOutcome | None = None
+
+    @property
+    def duration(self) -> float:
+        """Seconds since it was made; what it waited for before does not count."""
+        return 0.0 if self.begun is None else anyio.current_time() - self.begun
+
+
+@dataclass(slots=True)
 class Hands:
     """What acting needs, for a whole run; remembers what was called."""
 
@@ -52,58 +72,60 @@ class Hands:
     limits: RunLimits
     images: Sequence[str] = ()
     hides_reasoning: bool = False
+    approvals: Approvals | None = None
+    """None where nobody is asked before calls."""
     memories: dict[str, _Memory] = field(default_factory=dict[str, _Memory])
     called: list[str] = field(default_factory=list[str])
     """Names of the tools that ran, in order of their first call."""
 
     async def answer_calls(self, reply: Reply) -> Answers:
         """Announce all calls, run them at most `calls_at_once` at a time, return their answers in call order."""
-        tools = [self.toolbox.find(call.name) for call in reply.calls]
-        self._announce(reply, tools)
-        outcomes: dict[str, ToolOutcome] = {}
+        acts = [_Act(call, self.toolbox.find(call.name), call.arguments or {}) for call in reply.calls]
+        self._announce(reply, acts)
         limiter = anyio.CapacityLimiter(self.limits.calls_at_once)
-        begun = anyio.current_time()
 
         async def run(position: int) -> None:
-            call, tool = reply.calls[position], tools[position]
-            async with limiter:
-                started = anyio.current_time()
-                try:
-                    outcome = await self._outcome(call, tool, position)
-                except Exception:  # noqa: BLE001  # one bad call must not take its siblings and the run with it
-                    _log.exception("call of a tool broke")
-                    outcome = _refusal("tool_failed", "The call failed because of a fault in this service.")
-                outcomes[call.uuid] = outcome
-                self._report(call, outcome, duration=anyio.current_time() - started)
+            act = acts[position]
+            try:
+                outcome = await self._outcome(act, position, limiter)
+            except Exception:  # noqa: BLE001  # one bad call must not take its siblings and the run with it
+                _log.exception("call of a tool broke")
+                outcome = _refusal("tool_failed", "The call failed because of a fault in this service.")
+            act.outcome = outcome
+            self._report(act, outcome)
 
         try:
             async with anyio.create_task_group() as group:
-                for position in range(len(reply.calls)):
+                for position in range(len(acts)):
                     group.start_soon(run, position)
         finally:
-            for call in reply.calls:
-                if call.uuid not in outcomes:
-                    took = anyio.current_time() - begun
-                    self.emit(ToolFailed(call.uuid, "The run ended before the call did.", "cancelled", took))
-        ordered = [outcomes[call.uuid] for call in reply.calls]
-        messages = tuple(tool_message(call, outcome.text) for call, outcome in zip(reply.calls, ordered, strict=True))
-        return Answers(messages, pictures_from_outputs(output for outcome in ordered for output in outcome.outputs))
+            for act in acts:
+                if act.outcome is None:
+                    text = "The run ended before the call did."
+                    self.emit(ToolFailed(act.call.uuid, text, "cancelled", act.duration))
+        # What the calls have changed about the tools is to be known when the model is asked again.
+        await self.toolbox.settle()
+        done = [(act.call, act.outcome) for act in acts if act.outcome is not None]
+        messages = tuple(tool_message(call, outcome.text) for call, outcome in done)
+        return Answers(messages, pictures_from_outputs(output for _, outcome in done for output in outcome.outputs))
 
-    def _announce(self, reply: Reply, tools: Sequence[Tool | None]) -> None:
-        for position, (call, tool) in enumerate(zip(reply.calls, tools, strict=True)):
+    def _announce(self, reply: Reply, acts: Sequence[_Act]) -> None:
+        for position, act in enumerate(acts):
             first = position == 0
             self.emit(
                 ToolCalled(
-                    call,
-                    tool,
-                    parameters=call.arguments or {},
+                    act.call,
+                    act.tool,
+                    parameters=act.arguments,
                     reasoning=reply.reasoning if first and reply.reasoning and not self.hides_reasoning else None,
                     content=reply.content if first and reply.content else None,
                 )
             )
-            self.emit(ToolEta(call.uuid, tool.eta_seconds if tool else UNKNOWN_ETA_SECONDS))
+            eta = self.toolbox.expected_seconds(act.tool) if act.tool else UNKNOWN_ETA_SECONDS
+            self.emit(ToolEta(act.call.uuid, eta))
 
-    async def _outcome(self, call: ToolCall, tool: Tool | None, position: int) -> ToolOutcome:
+    async def _outcome(self, act: _Act, position: int, limiter: anyio.CapacityLimiter) -> ToolOutcome:
+        call, tool = act.call, act.tool
         if position >= self.limits.calls_per_round:
             return _refusal("skipped", _TOO_MANY)
         if tool is None:
@@ -111,16 +133,36 @@ class Hands:
             return _refusal("tool_unknown", f"There is no tool named {call.name[:200]!r}. The tools are: {names}.")
         if call.fault is not None or call.arguments is None:
             return _refusal("tool_arguments_invalid", call.fault or "The arguments cannot be read.")
-        key = json.dumps([tool.server, tool.name, call.arguments], sort_keys=True)
-        memory = self.memories.get(key)
-        if memory is not None and memory.count >= self.limits.identical_calls:
+        memory = self._worn_out(tool, call.arguments)
+        if memory is not None:
             return self._repeated(call, tool, memory)
+        allowed = Allowed(call.arguments) if self.approvals is None else await self.approvals.judge(call, tool)
+        if isinstance(allowed, ToolOutcome):
+            return allowed
+        act.arguments = allowed.arguments
+        async with limiter:
+            return await self._made(act, tool, allowed)
+
+    async def _made(self, act: _Act, tool: Tool, allowed: Allowed) -> ToolOutcome:
+        """Make a call that may be made."""
+        memory = self._worn_out(tool, allowed.arguments)
+        if memory is not None:
+            return self._repeated(act.call, tool, memory)
+        if allowed.by_person and self.approvals and not await self.approvals.still_holds(tool):
+            return changed_outcome()
+        act.begun = anyio.current_time()
         if tool.spec.name not in self.called:
             self.called.append(tool.spec.name)
-        arguments = resolve_images(call.arguments, self.images)
-        outcome = await self.toolbox.call(tool, arguments, partial(self._progress, call.uuid))
-        self._remember(key, outcome.text)
-        return outcome
+        uuid = act.call.uuid
+        arguments = resolve_images(allowed.arguments, self.images)
+        outcome = await self.toolbox.call(tool, arguments, Caller(uuid, partial(self._progress, uuid)))
+        self._remember(_key(tool, allowed.arguments), outcome.text)
+        return with_edit_told(outcome, allowed.arguments) if allowed.is_edited else outcome
+
+    def _worn_out(self, tool: Tool, arguments: JsonObject) -> _Memory | None:
+        """Find the memory of a call that was made so often with the same result that it is not made again."""
+        memory = self.memories.get(_key(tool, arguments))
+        return memory if memory is not None and memory.count >= self.limits.identical_calls else None
 
     def _remember(self, key: str, text: str) -> None:
         memory = self.memories.get(key)
@@ -141,9 +183,10 @@ class Hands:
         return _refusal("skipped", text)
 
     def _progress(self, uuid: str, progress: Progress) -> None:
-        self.emit(ToolProgress(uuid, progress.progress, progress.total, progress.message))
+        self.emit(ToolProgress(uuid, progress.progress, progress.total, progress.message, progress.eta))
 
-    def _report(self, call: ToolCall, outcome: ToolOutcome, *, duration: float) -> None:
+    def _report(self, act: _Act, outcome: ToolOutcome) -> None:
+        call = act.call
         told: list[str] = []
         if outcome.omitted_characters:
             told.append(
@@ -154,10 +197,14 @@ class Hands:
         if told:
             self.emit(Notice("output_truncated", " ".join(told), {"uuid": call.uuid}))
         if outcome.error_code is not None:
-            self.emit(ToolFailed(call.uuid, outcome.message or outcome.text, outcome.error_code, duration))
+            self.emit(ToolFailed(call.uuid, outcome.message or outcome.text, outcome.error_code, act.duration))
         else:
-            self.emit(ToolSucceeded(call.uuid, call.name, call.arguments or {}, outcome.outputs, duration))
+            self.emit(ToolSucceeded(call.uuid, call.name, act.arguments, outcome.outputs, act.duration))
 
 
 def _refusal(code: str, text: str) -> ToolOutcome:
     return ToolOutcome(text=f"Error: {text}", error_code=code, message=text)
+
+
+def _key(tool: Tool, arguments: JsonObject) -> str:
+    return json.dumps([tool.server, tool.name, arguments], sort_keys=True)

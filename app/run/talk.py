@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.domain.messages import Message, Reply, ToolCall
+from app.domain.messages import Message, Reply, Tool, ToolCall
 from app.domain.ports import Ask, RunRecord, Toolbox
 from app.run.context import with_shorter_results
 from app.run.history import valid_history
@@ -24,8 +24,13 @@ class Talk:
     record: RunRecord
     toolbox: Toolbox
     tool_choice: str | JsonObject = "auto"
+    prompt: Callable[[Sequence[Tool], str | JsonObject], str] | None = None
+    """Writes what the model is told of its tools, from those there are and the choice; None where it is told nothing.
+
+    For the same tools it writes the same, so that what the provider keeps of the conversation stays valid.
+    """
     tool_prompt: str = ""
-    """With what the system message begins, where there are tools."""
+    """With what the system message begins, where there are tools; kept up with them."""
     keeps_reasoning: bool = False
     """The model's reasoning is part of the conversation, for the caller too."""
     shows_pictures: bool = False
@@ -67,10 +72,13 @@ class Talk:
         return is_shorter
 
     def question(self) -> Ask:
-        """Ask with all tools."""
-        return Ask(
-            self.messages, self.toolbox.tools, self.tool_choice, tool_prompt=self.tool_prompt, thoughts=self.thoughts
-        )
+        """Ask with all tools that there are now."""
+        tools = self.toolbox.tools
+        told = self.prompt(tools, self.tool_choice) if self.prompt else ""
+        if told != self.tool_prompt:
+            self.messages = with_tool_prompt(self.messages, before=self.tool_prompt, now=told)
+            self.tool_prompt = told
+        return Ask(self.messages, tools, self.tool_choice, tool_prompt=told, thoughts=self.thoughts)
 
     def nudge(self, text: str) -> Ask:
         """Ask with one more user message for this once, which the conversation does not keep."""
@@ -90,16 +98,28 @@ class Talk:
         return {**thought, **message, "content": before + message["content"]}
 
 
-def opening(messages: Sequence[Message], *, tool_prompt: str | None, preprompt: str | None) -> tuple[Message, ...]:
-    """Put exactly one system message first: tool prompt, then preprompt, then the caller's own system text.
+def opening(messages: Sequence[Message], *, preprompt: str | None) -> tuple[Message, ...]:
+    """Put at most one system message first: preprompt, then the caller's own system text. The tool prompt joins it.
 
     Source of the rule: many chat templates fail on a second or later system message. What follows is a valid history.
     """
     said = [_text(message.get("content")) for message in messages if message.get("role") in _SYSTEM_ROLES]
-    parts = [part.strip() for part in (tool_prompt or "", preprompt or "", *said)]
-    system = "\n\n".join(part for part in parts if part)
+    system = _paragraphs(preprompt or "", *said)
     rest = valid_history([message for message in messages if message.get("role") not in _SYSTEM_ROLES])
     return ({"role": "system", "content": system}, *rest) if system else rest
+
+
+def with_tool_prompt(messages: Sequence[Message], *, before: str, now: str) -> tuple[Message, ...]:
+    """Let the one system message begin with another tool prompt; empty texts stand for none."""
+    has_system = bool(messages) and messages[0].get("role") == "system"
+    said: str = messages[0]["content"] if has_system else ""
+    system = _paragraphs(now, said.removeprefix(before.strip()))
+    rest = tuple(messages[1:] if has_system else messages)
+    return ({"role": "system", "content": system}, *rest) if system else rest
+
+
+def _paragraphs(*texts: str) -> str:
+    return "\n\n".join(text.strip() for text in texts if text.strip())
 
 
 def assistant_message(reply: Reply) -> Message:

@@ -4,8 +4,10 @@ One odd entry must not cost the good ones, so nothing is taken as a whole that c
 how much work its list is: the number of tools and the parts of all their schemas are bounded.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
@@ -38,8 +40,17 @@ class ListedTool:
     """The schema as the server wrote it, which arguments are fitted to."""
     hints: JsonObject = field(default_factory=dict[str, Json])
     """What the server claims of the tool's effects, in MCP's words. Claims, never grants."""
+    output_schema: JsonObject | None = None
+    """What the server says its structured results look like."""
+    digest: bytes = b""
+    """Of name, description, schema and hints, as the server wrote them."""
     param_headers: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
     """Arguments that a modern server wants repeated in headers: their path, and the end of the header's name."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its server says that calling it twice is as good as once."""
+        return self.hints.get("readOnlyHint") is True or self.hints.get("idempotentHint") is True
 
 
 def entries_from_page(page: JsonObject) -> list[Json]:
@@ -112,6 +123,8 @@ class _Reader:
             parameters=repair_schema(schema),
             written=schema,
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
+            output_schema=_output_schema(entry, self._schema_bytes),
+            digest=_digest(entry),
             param_headers=x_mcp_header_map(schema) if self._modern else {},
         )
 
@@ -131,6 +144,18 @@ class _Reader:
         if self._modern and find_invalid_x_mcp_header(schema) is not None:
             return "Its schema asks for request headers in a way that the protocol forbids."
         return None
+
+
+_APPROVED = ("name", "title", "description", "inputSchema", "annotations")
+
+
+def _digest(entry: JsonObject) -> bytes:
+    return sha256(json.dumps([entry.get(key) for key in _APPROVED], sort_keys=True).encode()).digest()
+
+
+def _output_schema(entry: JsonObject, max_bytes: int) -> JsonObject | None:
+    schema: Json = entry.get("outputSchema")
+    return schema if is_object(schema) and schema_refused(schema, max_bytes=max_bytes) is None else None
 
 
 def _description(name: str, candidates: Sequence[Json]) -> str:

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import httpx2
 import msgspec
 from anyio import CancelScope, current_time
-from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION, URL_ELICITATION_REQUIRED
 
 from app.domain.jsontypes import Json, JsonObject, is_deeper, is_object
 
@@ -40,7 +40,8 @@ class Fault:
 class Exchange:
     """One request on its way: how long its answer may be silent, and what became of it on the level of HTTP."""
 
-    read_seconds: float
+    read_seconds: float | None
+    """None where silence is no fault."""
     on_fault: Callable[[], None] | None = None
     """Called where the answer would come on another stream, so that nobody waits for it."""
     attempted: bool = False
@@ -56,6 +57,8 @@ class Exchange:
     """When its answer, if it still comes, is cut: nobody waits for it any more."""
     wait: CancelScope | None = None
     """The wait for its answer, while there is one."""
+    inquiry: object = None
+    """Whom the server may ask on the stream that answers it (an `Inquiry`)."""
 
     def end_within(self, seconds: float) -> None:
         """Nobody waits for its answer any more: what is under way may go on for so long."""
@@ -232,13 +235,14 @@ def _error_json(error: _Error) -> JsonObject:
 def error_in(answer: JsonObject | None) -> bytes | None:
     """Write the error of an answer anew, for whatever request it answers; None where there is none.
 
-    Its data comes along only where the SDK reads it: the SDK gives up on what nests deep, and the message with it.
+    Its data comes along only where it is read: the SDK gives up on what nests deep, and the message with it.
     """
     error: Json = None if answer is None else answer.get("error")
     if not is_object(error):
         return None
     told = {key: error[key] for key in ("code", "message")}
-    if error["code"] == UNSUPPORTED_PROTOCOL_VERSION and "data" in error and not is_deeper(error["data"], _DATA_DEPTH):
+    is_read = error["code"] in (UNSUPPORTED_PROTOCOL_VERSION, URL_ELICITATION_REQUIRED)
+    if is_read and "data" in error and not is_deeper(error["data"], _DATA_DEPTH):
         told["data"] = error["data"]
     return json.dumps({"jsonrpc": "2.0", "id": None, "error": told}).encode()
 

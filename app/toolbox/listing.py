@@ -1,11 +1,16 @@
-"""The tools of a server, cached for a minute. Knows what a server lists, not which of it a run may use."""
+"""The tools of a server, cached. Knows what a server lists, not which of it a run may use.
+
+A list that is a minute old is still used, and asked for again behind the one who uses it; who wants to hear of changes
+watches. A server that says that its tools have changed is asked again by whoever needs them next.
+"""
 
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -15,8 +20,9 @@ from cachetools import TTLCache
 from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
 from app.toolbox.entries import ListedTool, entries_from_page, listed_tools
-from app.toolbox.pool import Pool, key_of
-from app.toolbox.server import Connection, Era
+from app.toolbox.line import Era
+from app.toolbox.pool import Party, Pool, key_of
+from app.toolbox.server import Connection
 from app.toolbox.transports import TransportName
 from app.toolbox.trouble import Trouble
 
@@ -29,7 +35,10 @@ class ListingLimits:
 
     seconds: float = 10.0
     """For one server: connect, handshake, all pages."""
-    ttl_seconds: float = 60.0
+    fresh_seconds: float = 60.0
+    """A list that is older is used and asked for again."""
+    ttl_seconds: float = 600.0
+    """A list that is older is forgotten."""
     entries: int = 1000
     characters: int = 16 * 1024 * 1024
     """Of JSON, in all that are kept; what Python makes of it is several times as large."""
@@ -45,6 +54,11 @@ class Listing:
     protocol_version: str | None
     characters: int = 0
     """How large it is, as JSON."""
+
+
+class _Kept(NamedTuple):
+    listing: Listing
+    listed_at: float
 
 
 class _Attempt:
@@ -70,32 +84,84 @@ class Listings:
     ) -> None:
         """Keep nothing yet. `tasks` runs the listings: they belong to none of their callers, who may go away."""
         pool.when_in_doubt(self.forget)
+        pool.when_lists_change(self.renew)
         self._pool = pool
         self._limits = limits
         self._tasks = tasks
         least = limits.characters // limits.entries
-        self._kept: TTLCache[bytes, Listing] = TTLCache(
+        self._clock = clock
+        self._kept: TTLCache[bytes, _Kept] = TTLCache(
             limits.characters,
             limits.ttl_seconds,
             clock,
-            getsizeof=lambda listing: min(max(listing.characters, least), limits.characters),
+            getsizeof=lambda kept: min(max(kept.listing.characters, least), limits.characters),
         )
         self._under_way: dict[bytes, _Attempt] = {}
+        self._watchers: dict[bytes, list[Callable[[], None]]] = {}
 
-    async def of(self, server: ServerSpec) -> Listing:
+    async def of(self, server: ServerSpec, *, elicits: bool = False) -> Listing:
         """List a server, or return what it listed lately.
 
         Raises:
             Trouble: It cannot be listed.
         """
-        key = key_of(server)
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
-        attempt = self._under_way.get(key)
-        if attempt is None:
-            attempt = self._under_way[key] = _Attempt()
-            self._tasks.start_soon(self._run, key, server, attempt)
+        key = key_of(server, elicits=elicits)
+        kept, attempt = self._kept.get(key), self._under_way.get(key)
+        if kept is None:
+            return await self._wait(key, attempt or self._begin(key, server, elicits=elicits))
+        if attempt is None and self._clock() - kept.listed_at >= self._limits.fresh_seconds:
+            self._begin(key, server, elicits=elicits).waiters += 1  # nobody's, so that nobody stops it
+        return kept.listing
+
+    async def afresh(self, server: ServerSpec, *, elicits: bool = False) -> Listing:
+        """List a server now, whatever it listed before. Callers at once share one listing.
+
+        Raises:
+            Trouble: It cannot be listed.
+        """
+        key = key_of(server, elicits=elicits)
+        return await self._wait(key, self._under_way.get(key) or self._begin(key, server, elicits=elicits))
+
+    async def over(self, connection: Connection, server: ServerSpec) -> Listing:
+        """List a server over one run's own session, which may have tools of its own; that is not kept.
+
+        Raises:
+            Trouble: It cannot be listed.
+        """
+        return await _listing_over(connection, server.name, anyio.current_time() + self._limits.seconds)
+
+    def forget(self, key: bytes) -> None:
+        """Drop what a server listed, so that the next one who asks learns how it is now."""
+        self._kept.pop(key, None)
+
+    def renew(self, key: bytes) -> None:
+        """Drop what a server listed, and tell who watches."""
+        self.forget(key)
+        self._under_way.pop(key, None)  # what is listed at the moment may be older than the change
+        self._tell(key)
+
+    def watch(self, key: bytes, tell: Callable[[], None]) -> Callable[[], None]:
+        """Have `tell` called when a server's tools are not what they were, until the function returned is called."""
+        watchers = self._watchers.setdefault(key, [])
+        watchers.append(tell)
+
+        def leave() -> None:
+            watchers.remove(tell)
+            if not watchers and self._watchers.get(key) is watchers:
+                del self._watchers[key]
+
+        return leave
+
+    def _tell(self, key: bytes) -> None:
+        for tell in list(self._watchers.get(key, ())):
+            tell()
+
+    def _begin(self, key: bytes, server: ServerSpec, *, elicits: bool) -> _Attempt:
+        attempt = self._under_way[key] = _Attempt()
+        self._tasks.start_soon(self._run, key, attempt, lambda: self._list(server, Party(elicits)))
+        return attempt
+
+    async def _wait(self, key: bytes, attempt: _Attempt) -> Listing:
         attempt.waiters += 1
         try:
             await attempt.done.wait()
@@ -103,66 +169,72 @@ class Listings:
             attempt.waiters -= 1
             if not attempt.waiters and not attempt.done.is_set():
                 attempt.scope.cancel()
-                self._under_way.pop(key, None)
+                self._drop(key, attempt)
         if attempt.listing is None:
             raise attempt.trouble
         return attempt.listing
 
-    async def afresh(self, server: ServerSpec) -> Listing:
-        """List a server now, whatever it listed before, and keep that.
-
-        Raises:
-            Trouble: It cannot be listed.
-        """
-        deadline = anyio.current_time() + self._limits.seconds
-        try:
-            listing = self._kept[key_of(server)] = await self._list(server, deadline)
-        except Trouble:
-            if anyio.current_time() < deadline:
-                raise
-        else:
-            return listing
-        limit = f"{self._limits.seconds:g} seconds"
-        raise Trouble("server_unreachable", f"The server did not list its tools within {limit}.")
-
-    def forget(self, key: bytes) -> None:
-        """Drop what a server listed, so that the next one who asks learns how it is now."""
-        self._kept.pop(key, None)
-
-    async def _run(self, key: bytes, server: ServerSpec, attempt: _Attempt) -> None:
+    async def _run(self, key: bytes, attempt: _Attempt, ask: Callable[[], Awaitable[Listing]]) -> None:
+        before = self._kept.get(key)
         try:
             with attempt.scope:
-                attempt.listing = await self.afresh(server)
+                attempt.listing = await ask()
         except Trouble as trouble:
             attempt.trouble = trouble
         finally:
-            if self._under_way.get(key) is attempt:
-                del self._under_way[key]
             attempt.done.set()
+            if self._drop(key, attempt) and not attempt.scope.cancel_called:
+                # It is still the newest: no change was told meanwhile.
+                self._keep(key, attempt.listing, before)
 
-    async def _list(self, server: ServerSpec, deadline: float) -> Listing:
+    def _drop(self, key: bytes, attempt: _Attempt) -> bool:
+        is_newest = self._under_way.get(key) is attempt
+        if is_newest:
+            del self._under_way[key]
+        return is_newest
+
+    def _keep(self, key: bytes, listing: Listing | None, before: _Kept | None) -> None:
+        if listing is None:
+            self.forget(key)
+            return
+        self._kept[key] = _Kept(listing, self._clock())
+        if before is not None and before.listing.tools != listing.tools:
+            self._tell(key)
+
+    async def _list(self, server: ServerSpec, party: Party) -> Listing:
+        deadline = anyio.current_time() + self._limits.seconds
         try:
-            return await self._list_once(server, deadline)
-        except Trouble as trouble:
-            if not trouble.again:
+            try:
+                return await self._list_once(server, party, deadline)
+            except Trouble as trouble:
+                if not trouble.again:
+                    raise
+            return await self._list_once(server, party, deadline)
+        except Trouble:
+            if anyio.current_time() < deadline:
                 raise
-        return await self._list_once(server, deadline)
+        limit = f"{self._limits.seconds:g} seconds"
+        raise Trouble("server_unreachable", f"The server did not list its tools within {limit}.")
 
-    async def _list_once(self, server: ServerSpec, deadline: float) -> Listing:
+    async def _list_once(self, server: ServerSpec, party: Party, deadline: float) -> Listing:
         connection: Connection | None = None
         with anyio.move_on_at(deadline):
-            connection = await self._pool.lease(server)
+            connection = await self._pool.lease(server, party)
         if connection is None:
             raise Trouble("server_unreachable", "The server did not get ready in time.")
         try:
-            tools, characters = await _list_all(connection, server.name, deadline)
-            return Listing(tools, connection.era, connection.transport, connection.protocol_version, characters)
+            return await _listing_over(connection, server.name, deadline)
         except anyio.get_cancelled_exc_class():
             # In the older era a response goes on after its caller has left, until its connection ends.
             connection.retire()
             raise
         finally:
             connection.release()
+
+
+async def _listing_over(connection: Connection, name: str, deadline: float) -> Listing:
+    tools, characters = await _list_all(connection, name, deadline)
+    return Listing(tools, connection.era, connection.transport, connection.protocol_version, characters)
 
 
 async def _list_all(connection: Connection, name: str, deadline: float) -> tuple[tuple[ListedTool, ...], int]:

@@ -63,7 +63,9 @@ class Offers:
         self._forward_user_token = forward_user_token
         self._exa_api_key = exa_api_key
 
-    async def of(self, server: ServerSpec, user_token: Secret | None = None, *, afresh: bool = False) -> Offer:
+    async def of(
+        self, server: ServerSpec, user_token: Secret | None = None, *, elicits: bool = False, afresh: bool = False
+    ) -> Offer:
         """Ask one server; trouble is an offer too. `afresh` asks it even where its list is known."""
         refused = judge_server(server, self._policy)
         if isinstance(refused, Refused):
@@ -75,17 +77,18 @@ class Offers:
             exa_api_key=self._exa_api_key,
         )
         try:
-            listing = await (self._listings.afresh(server) if afresh else self._listings.of(server))
+            listing = await (self._listings.afresh if afresh else self._listings.of)(server, elicits=elicits)
         except Trouble as trouble:
             return _offer_of_trouble(server, trouble)
-        allowed = [tool for tool in listing.tools if not tool.name or tool_allowed(server, tool.name)]
-        return Offer(
-            server,
-            "ready",
-            tools=_with(allowed, refused=False),
-            dropped=_with(allowed, refused=True),
-            listing=listing,
-        )
+        return offer_from_listing(server, listing)
+
+
+def offer_from_listing(server: ServerSpec, listing: Listing) -> Offer:
+    """Say what of a server's list passes its own lists."""
+    allowed = [tool for tool in listing.tools if not tool.name or tool_allowed(server, tool.name)]
+    return Offer(
+        server, "ready", tools=_with(allowed, refused=False), dropped=_with(allowed, refused=True), listing=listing
+    )
 
 
 def _with(tools: Sequence[ListedTool], *, refused: bool) -> tuple[ListedTool, ...]:

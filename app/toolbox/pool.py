@@ -2,8 +2,8 @@
 
 A server that does not know its connections apart (all of the modern era, and handshakes without a session id) gets one,
 which all runs share. One that does keeps a run's state in it, so such a connection is leased to one run at a time, and
-ended once tools were called over it: the next run must not see what this one left there. One that was only listed over
-holds nothing, and the next run takes it.
+ended once tools were called over it: the next run must not see what this one left there. It is kept for the next run of
+the same conversation, where there is one. One that was only listed over holds nothing, and the next run takes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,8 @@ from cachetools import LRUCache
 
 from app.domain.spec import ServerSpec
 from app.toolbox.egress import Egress
-from app.toolbox.server import Connection, ConnectionLimits, Memory
+from app.toolbox.line import ConnectionLimits, Memory, Owner
+from app.toolbox.server import Connection
 from app.toolbox.trouble import Trouble
 
 _REMEMBERED = 4096
@@ -32,13 +33,24 @@ class PoolLimits:
     connections: int = 1024
 
 
-def key_of(server: ServerSpec) -> bytes:
-    """Tell servers apart by everything that decides what a connection sees: trust, address, all headers, protocol.
+@dataclass(frozen=True, slots=True)
+class Party:
+    """On whose behalf a connection is used."""
 
+    elicits: bool = False
+    """A person is there, which the server is told."""
+    conversation: str | None = None
+
+
+def key_of(server: ServerSpec, *, elicits: bool = False) -> bytes:
+    """Tell servers apart by everything that decides what a connection sees.
+
+    That is trust, address, all headers, protocol, whether its sessions are shared, and whether a person is announced.
     A digest, since it is kept. Fields are framed by their length: no value can pass for two.
     """
     headers = sorted((name.lower(), value.reveal()) for name, value in server.headers.items())
-    fields = [server.trust, server.protocol, str(server.allow_plain_http_public), server.url]
+    fields = [server.trust, server.protocol, server.session, str(server.allow_plain_http_public), server.url]
+    fields.append(str(elicits))
     fields += [text for header in headers for text in header]
     digest = sha256()
     for field in fields:
@@ -60,10 +72,15 @@ class Pool:
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
         self._on_doubt: Callable[[bytes], None] = _ignore
+        self._on_list_change: Callable[[bytes], None] = _ignore
 
     def when_in_doubt(self, forget: Callable[[bytes], None]) -> None:
         """Have `forget` called with a server's key whenever what was known of it may be true no longer."""
         self._on_doubt = forget
+
+    def when_lists_change(self, renew: Callable[[bytes], None]) -> None:
+        """Have `renew` called with a server's key when it says that its tools have changed."""
+        self._on_list_change = renew
 
     async def __aenter__(self) -> Self:
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -77,65 +94,66 @@ class Pool:
             connection.close()
         return await self._tasks.__aexit__(kind, error, traceback)
 
-    async def lease(self, server: ServerSpec) -> Connection:
+    async def lease(self, server: ServerSpec, party: Party) -> Connection:
         """Lend a connection until its `release` is called.
 
         Raises:
             Trouble: None can be made.
         """
-        key = key_of(server)
+        key, place = key_of(server, elicits=party.elicits), key_of(server)
         stillborn = 0
         while stillborn < _STILLBORN:
-            connection = self._find(key) or self._open(key, server)
+            memory = self._memories.get(place)
+            is_private = memory is not None and _is_private(server, party, memory)
+            connection = self._find(key, party, is_private=is_private) or self._open(key, server, party, memory)
             connection.waiters += 1
             try:
                 await connection.opened()
             finally:
                 connection.waiters -= 1
                 if connection.is_opening and not connection.waiters:
-                    connection.close()
+                    connection.abandon()
             if connection.is_over:
                 stillborn += 1
-            elif not (connection.keeps_session and connection.users):
+            elif connection.is_free_for(party.conversation):
                 if connection.memory is not None:
-                    self._memories[key] = connection.memory
+                    self._memories[place] = connection.memory
                 connection.users += 1
+                connection.conversation = party.conversation
                 return connection
         raise Trouble("server_unreachable", "The server ends each connection at once.")
 
-    def _find(self, key: bytes) -> Connection | None:
-        """Find one that may be used, or that may prove usable once it is open."""
-        memory = self._memories.get(key)
-        is_private = memory is not None and memory.keeps_session
+    def _find(self, key: bytes, party: Party, *, is_private: bool) -> Connection | None:
+        """Find one that may be used; best the conversation's own. Else one that may prove usable once it is open.
+
+        `is_private` says that it will not.
+        """
+        found: Connection | None = None
         for connection in self._connections.get(key, ()):
             if connection.is_opening:
-                if not is_private:
+                found = found or (None if is_private else connection)
+            elif connection.is_free_for(party.conversation):
+                if connection.conversation == party.conversation:
                     return connection
-            elif not (connection.keeps_session and connection.users):
-                return connection
-        return None
+                found = connection
+        return found
 
-    def _open(self, key: bytes, server: ServerSpec) -> Connection:
+    def _open(self, key: bytes, server: ServerSpec, party: Party, memory: Memory | None) -> Connection:
         if self._is_closing:
             raise Trouble("server_unreachable", "The service is shutting down.")
         if self._count >= self._limits.connections and not self._close_longest_idle():
             raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
 
-        def forget(connection: Connection) -> None:
+        def forget() -> None:
             self._connections[key].remove(connection)
             if not self._connections[key]:
                 del self._connections[key]
             if connection.memory is None:
-                self._memories.pop(key, None)
+                self._memories.pop(key_of(server), None)
 
-        memory = self._memories.get(key)
+        owner = Owner(forget, lambda: self._on_doubt(key), lambda: self._on_list_change(key))
         connection = Connection(
-            server,
-            self._egress,
-            self._connection_limits,
-            memory,
-            on_end=forget,
-            on_doubt=lambda: self._on_doubt(key),
+            server, self._egress, self._connection_limits, memory=memory, elicits=party.elicits, owner=owner
         )
         self._connections.setdefault(key, []).append(connection)
         self._count += 1
@@ -159,6 +177,11 @@ class Pool:
     def _all(self) -> Iterator[Connection]:
         for connections in self._connections.values():
             yield from connections
+
+
+def _is_private(server: ServerSpec, party: Party, memory: Memory) -> bool:
+    """Tell whether each run gets a connection of its own, as far as is remembered."""
+    return (memory.keeps_session and server.session != "shared") or (party.elicits and memory.discovered is None)
 
 
 def _ignore(_: bytes) -> None:

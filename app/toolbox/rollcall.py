@@ -5,13 +5,12 @@ the late one joins when it has.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
-from app.toolbox.offers import Offer, Offers
+from app.toolbox.offers import Offer
 
 _log = logging.getLogger(__name__)
 
@@ -20,11 +19,13 @@ class RollCall:
     """The servers of one run, being asked. `tell` is called with each answer as it comes."""
 
     def __init__(
-        self, offers: Offers, servers: Sequence[ServerSpec], user_token: Secret | None, tell: Callable[[Offer], None]
+        self,
+        servers: Sequence[ServerSpec],
+        ask: Callable[[ServerSpec], Awaitable[Offer]],
+        tell: Callable[[Offer], None],
     ) -> None:
-        self._offers = offers
         self._servers = servers
-        self._user_token = user_token
+        self._ask_server = ask
         self._tell = tell
         self._answers: dict[int, Offer] = {}
         self._news = anyio.Event()
@@ -64,7 +65,7 @@ class RollCall:
 
     async def _ask(self, position: int, server: ServerSpec) -> None:
         try:
-            offer = await self._offers.of(server, self._user_token)
+            offer = await self._ask_server(server)
         except Exception:  # noqa: BLE001 - one server must not take the others with it; logged with its traceback
             _log.exception("A server could not be asked for a reason that nobody thought of.")
             offer = Offer(server, "unavailable", code="server_unreachable", message="The server cannot be reached.")

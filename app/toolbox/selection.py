@@ -70,6 +70,7 @@ def _narrow(base: ServerSpec, wish: ServerSpec) -> ServerSpec:
         timeout_seconds=min(limits, default=None),
         protocol=base.protocol,
         required=base.required or wish.required,
+        session=base.session,
         allow_plain_http_public=base.allow_plain_http_public,
         also_allowed=wish.allowed_tools,
     )
@@ -101,10 +102,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{first}{middle}.*{rest[-1]}", re.DOTALL)
 
 
-_KEYS = frozenset(
+KEYS = frozenset(
     (
         *("name", "url", "headers", "allowed_tools", "blocked_tools"),
-        *("timeout_ms", "protocol", "required", "allow_plain_http_public"),
+        *("timeout_ms", "protocol", "required", "session", "allow_plain_http_public"),
     )
 )
 _LONGEST_TIMEOUT_MS = 86_400_000
@@ -124,7 +125,7 @@ def servers_from_json(text: str) -> tuple[tuple[ServerSpec, ...], tuple[str, ...
     for position, raw in enumerate(_list_from_json(text), start=1):
         entry: JsonObject = {key: value for key, value in raw.items() if value is not None} if is_object(raw) else {}
         label = _label(entry, position)
-        unknown = [_shown(key) for key in entry if key not in _KEYS]
+        unknown = [_shown(key) for key in entry if key not in KEYS]
         if unknown:
             warnings.append(f"{label} has unknown keys, which are ignored: {', '.join(unknown)}.")
         fault = _fault(entry) if is_object(raw) else "it is not a JSON object."
@@ -170,6 +171,7 @@ def _fault(entry: JsonObject) -> str | None:
         "timeout_ms": _is_timeout(entry.get("timeout_ms", 1)),
         "protocol": entry.get("protocol", "auto") in get_args(Protocol),
         "required": isinstance(entry.get("required", False), bool),
+        "session": entry.get("session", "run") in ("run", "shared"),
         "allow_plain_http_public": isinstance(entry.get("allow_plain_http_public", False), bool),
     }
     wrong = [key for key, right in checks.items() if not right]
@@ -201,5 +203,6 @@ def _server_from_entry(entry: JsonObject) -> ServerSpec:
         timeout_seconds=entry["timeout_ms"] / 1000 if "timeout_ms" in entry else None,
         protocol=entry.get("protocol", "auto"),
         required=entry.get("required", False),
+        session=entry.get("session", "run"),
         allow_plain_http_public=entry.get("allow_plain_http_public", False),
     )

@@ -5,16 +5,22 @@ for a field that it lacks. The SDK's check of results against output schemas, wh
 tools behind our back, is not used at all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import anyio
 import mcp_types
 from mcp import ClientSession, MCPError
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import CallOptions, DispatchContext, ProgressFnT
 from mcp.shared.inbound import mcp_param_headers
+from mcp.shared.transport_context import TransportContext
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from pydantic_core import to_json
+from typing_extensions import override
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.spec import Protocol
@@ -23,8 +29,52 @@ _HEADER_VALUE_BYTES = 8192
 """Longest argument that is repeated in a header."""
 
 
+_FIRST_WAIT_SECONDS = 1.0
+_LAST_WAIT_SECONDS = 60.0
+_SUBSCRIPTIONS = 20
+"""So often a subscription is begun anew; then what is cached of the list ages as it does without one."""
+
+Elicit: TypeAlias = Callable[[JsonObject], Awaitable[JsonObject]]
+"""Puts a server's question, MCP's `elicitation/create` params, to whom it concerns; returns MCP's `ElicitResult`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """What a session hears of its server between answers."""
+
+    on_list_change: Callable[[], None]
+    elicit: Elicit | None = None
+    """None: it is not announced that a person can be asked, and who asks all the same gets an error at once."""
+
+
 class Session(ClientSession):
     """One side of a connection that was negotiated or is about to be."""
+
+    ears: Ears | None = None
+
+    @override
+    def _build_capabilities(self, version: str) -> mcp_types.ClientCapabilities:
+        capabilities = super()._build_capabilities(version)
+        if self.ears is None or self.ears.elicit is None:
+            return capabilities
+        form, url = mcp_types.FormElicitationCapability(), mcp_types.UrlElicitationCapability()
+        return capabilities.model_copy(update={"elicitation": mcp_types.ElicitationCapability(form=form, url=url)})
+
+    @override
+    async def _on_request(
+        self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Answer a server. Its questions are taken as they come: the SDK refuses them for one odd field."""
+        if method == "elicitation/create" and self.ears is not None and self.ears.elicit is not None:
+            return await self.ears.elicit(dict(params or {}))
+        return await super()._on_request(dctx, method, params)
+
+    @override
+    def _intercept_notification(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """Hear of a change before the answer that follows it: this is called in the order of arrival."""
+        if method == "notifications/tools/list_changed" and self.ears is not None:
+            self.ears.on_list_change()
+        return super()._intercept_notification(method, params)
 
     @property
     def is_modern(self) -> bool:
@@ -34,6 +84,35 @@ class Session(ClientSession):
     def claims_tools(self) -> bool:
         capabilities = self.server_capabilities
         return capabilities is not None and capabilities.tools is not None
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the server says that it tells when its tools change."""
+        capabilities = self.server_capabilities
+        return bool(capabilities and capabilities.tools and capabilities.tools.list_changed)
+
+    async def subscribe(self) -> None:
+        """Hear of changes in the modern era: over a subscription, begun anew where it is lost. Runs until cancelled.
+
+        What changed while there was none is not known, so that counts as a change.
+        """
+        wait = _FIRST_WAIT_SECONDS
+        for attempt in range(_SUBSCRIPTIONS):
+            try:
+                async with listen(self, tools_list_changed=True) as subscription:
+                    if not subscription.honored.tools_list_changed:
+                        return
+                    if attempt and self.ears is not None:
+                        self.ears.on_list_change()
+                    async for _ in subscription:
+                        wait = _FIRST_WAIT_SECONDS
+            except MCPError as error:
+                if error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
+                    return
+            except SubscriptionLost:
+                pass
+            await anyio.sleep(wait)
+            wait = min(wait * 2, _LAST_WAIT_SECONDS)
 
     async def negotiate(self, protocol: Protocol, probe_seconds: float, is_hopeless: Callable[[], bool]) -> None:
         """Find out the era and shake hands.

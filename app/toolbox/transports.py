@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from app.domain.spec import ServerSpec
 from app.toolbox.egress import PRODUCT, VERSION, Egress, Wire
-from app.toolbox.session import Session
+from app.toolbox.session import Ears, Session
 
 TransportName: TypeAlias = Literal["streamable-http", "sse"]
 
@@ -27,6 +27,7 @@ async def open_session(
     egress: Egress,
     chores: anyio.abc.TaskGroup,
     *,
+    ears: Ears,
     on_end: Callable[[], None],
 ) -> AsyncGenerator[tuple[Session, Wire]]:
     """Open a session that has not shaken hands yet, and close it, telling a server that keeps sessions.
@@ -48,6 +49,7 @@ async def open_session(
             sse_client(server.url, httpx_client_factory=take) as (read, write),
             Session(read, write, client_info=info) as session,
         ):
+            session.ears = ears
             try:
                 yield session, wire
             finally:
@@ -60,6 +62,7 @@ async def open_session(
         streamable_http_client(server.url, http_client=client, max_sse_event_size=size) as (read, write),
         Session(read, write, client_info=info) as session,
     ):
+        session.ears = ears
         try:
             yield session, wire
         finally:

@@ -19,6 +19,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 
+from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
 from app.toolbox.faults import Exchange, Fault
 from app.toolbox.results import clean_text
@@ -34,7 +35,14 @@ class Trouble(Exception):
     """What went wrong: one of the call codes and a sentence for people."""
 
     def __init__(
-        self, code: str, reason: str, *, fault: Fault | None = None, again: bool = False, rpc_code: int | None = None
+        self,
+        code: str,
+        reason: str,
+        *,
+        fault: Fault | None = None,
+        again: bool = False,
+        rpc_code: int | None = None,
+        data: Json = None,
     ) -> None:
         super().__init__(reason)
         self.code = code
@@ -44,6 +52,8 @@ class Trouble(Exception):
         self.wants_auth = fault is not None and fault.kind == "auth"
         self.challenge = fault.challenge if fault is not None else None
         self.rpc_code = rpc_code
+        self.data = data
+        """What came with the server's error, as it came."""
 
 
 def masked(text: str, server: ServerSpec) -> str:
@@ -116,7 +126,7 @@ def trouble_from_error(error: MCPError, exchange: Exchange, server: ServerSpec) 
         if made_up is not None:
             return made_up
     reason = said(error.message, server) or "The server reported an error."
-    return Trouble("tool_failed", reason, rpc_code=error.code)
+    return Trouble("tool_failed", reason, rpc_code=error.code, data=error.error.data)
 
 
 def _trouble_seen(exchange: Exchange, error: MCPError) -> Trouble | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.api.published import NOTICES, NoticeEvent
+from app.api.published_events import NOTICES, NoticeEvent
 from app.main import create_app
 from app.settings import Settings
 

@@ -30,7 +30,8 @@ def test_ci_takes_the_test_command_from_the_readme() -> None:
 def test_routes_in_the_readme_are_the_routes_there_are() -> None:
     document = create_app(Settings.for_demo()).openapi()
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
-    named = {route.replace("{id}", "{run_id}") for route in re.findall(r"`((?:GET|POST|DELETE) /[^` ]*)`", README)}
+    written = re.findall(r"`((?:GET|POST|DELETE) /[^` ]*)`", README)
+    named = {route.replace("{id}", "{run_id}").replace("{inputId}", "{input_id}") for route in written}
     assert routes | {"GET /openapi.json"} == named
 
 
@@ -48,9 +49,18 @@ def test_files_that_the_readme_links_to_exist() -> None:
 
 def test_request_fields_in_the_readme_are_all_that_there_are() -> None:
     fields = create_app(Settings.for_demo()).openapi()["components"]["schemas"]["RunRequest"]["properties"]
-    table = README.split("| field | what |")[1].split("\n\n")[0] + README.split("`approval` other")[1].split("\n")[0]
-    missing = [name for name in fields if f"`{name}`" not in table and name not in ("approval", "interactive")]
+    table = README.split("| field | what |")[1].split("\n\n")[0]
+    missing = [name for name in fields if f"`{name}`" not in table]
     assert missing == []
+
+
+def test_fields_of_an_input_in_the_readme_are_all_that_there_are() -> None:
+    fields = create_app(Settings.for_demo()).openapi()["components"]["schemas"]["InputRequest"]["properties"]
+    table = README.split("### Asking a person")[1].split("| field | what |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [
+        *("action", "arguments", "remember", "reason", "content")
+    ]
+    assert set(fields) == {"action", "arguments", "remember", "reason", "content"}
 
 
 def test_container_list_pins_every_dependency_by_hash() -> None:

@@ -63,6 +63,7 @@ def test_example_can_be_used_as_it_is(tmp_path: Path) -> None:
         ("USE_USER_TOKEN", "1"),
         ("TOOLFERRY_MAX_BODY_BYTES", "0"),
         ("TOOLFERRY_MAX_BODY_BYTES", "10MB"),
+        ("TOOLFERRY_INPUT_TIMEOUT_MS", "99999999999"),
         ("LOG_LEVEL", "loud"),
         ("OPENAI_API_KEY", "sk-\u2026"),
         ("HF_TOKEN", "two words"),

@@ -4,6 +4,9 @@
 what is not named is answered as a small well-behaved server of the `era` would. A reply is bytes written as they are,
 or one of `HANG` (never answer), `CUT` (close without an answer), or a function of the request that gives any of these,
 possibly after awaiting something. A list is one reply per request of that method, its last one for all that follow.
+
+The `form` says how answers travel: `json` as they are; `stream` puts those that are JSON into an event stream each;
+`sse` is the old transport, where they are said on the one stream of a GET. Refused messages are refused in any form.
 """
 
 import asyncio
@@ -56,6 +59,7 @@ Answer: TypeAlias = bytes | str
 Reply: TypeAlias = Answer | Callable[[RawRequest], Answer | Awaitable[Answer]]
 Replies: TypeAlias = Mapping[str, Reply | Sequence[Reply]]
 Era: TypeAlias = Literal["legacy", "modern"]
+Form: TypeAlias = Literal["json", "stream", "sse"]
 
 
 @dataclass
@@ -171,11 +175,31 @@ def _listed(reply: Reply | Sequence[Reply]) -> list[Reply]:
     return list(reply)
 
 
+_JSON_HEAD = b"HTTP/1.1 200 Whatever\r\n"
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+def _as_stream(answer: bytes) -> bytes:
+    """Put a successful answer that is JSON into an event stream, with its headers."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    if not answer.startswith(_JSON_HEAD) or b"Content-Type: application/json" not in lines:
+        return answer
+    kept = [line for line in lines[1:] if not line.startswith((b"Content-Length:", b"Content-Type:"))]
+    first, rest = sse_reply([json.loads(body)]).split(b"\r\n", 1)
+    return b"\r\n".join([first, *kept, rest])
+
+
 class _Raw:
-    def __init__(self, raw: RawMcp, replies: Replies, default: Callable[[RawRequest], bytes]) -> None:
+    def __init__(
+        self, raw: RawMcp, replies: Replies, default: Callable[[RawRequest], bytes], form: Form = "json"
+    ) -> None:
         self._raw = raw
         self._replies = {method: _listed(reply) for method, reply in replies.items()}
         self._default = default
+        self._form = form
+        self._streams: list[RawRequest] = []
+        """Of the old transport: each is a GET whose answer goes on."""
         self.tasks: set[asyncio.Task[Any]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,8 +209,7 @@ class _Raw:
         self._raw.open_connections += 1
         try:
             while (request := await _read_request(reader, writer)) is not None:
-                self._raw.requests.append(request)
-                answer = await self._answer(request)
+                answer = await self._answer_in_form(request)
                 if answer == CUT:
                     break
                 if answer == HANG:
@@ -201,6 +224,41 @@ class _Raw:
             self._raw.open_connections -= 1
             self.tasks.discard(task)
             writer.transport.abort()
+
+    async def _answer_in_form(self, request: RawRequest) -> Answer:
+        if self._form == "sse":
+            return await self._answer_over_sse(request)
+        self._raw.requests.append(request)
+        answer = await self._answer(request)
+        return _as_stream(answer) if self._form == "stream" and isinstance(answer, bytes) else answer
+
+    async def _answer_over_sse(self, request: RawRequest) -> Answer:
+        if request.http_method == "GET":
+            self._raw.requests.append(request)
+            event = f"event: endpoint\ndata: /mcp?stream={len(self._streams)}\n\n".encode()
+            self._streams.append(request)
+            await request.write(sse_reply([], end=False) + f"{len(event):x}\r\n".encode() + event + b"\r\n")
+            return HANG
+        _, _, number = request.path.partition("?stream=")
+        if not number:
+            return http_reply(405)
+        self._raw.requests.append(request)
+        on_stream = self._streams[int(number)].write
+
+        async def write(data: bytes) -> None:
+            said = data.partition(b"\r\n\r\n")[2] if data.startswith(b"HTTP/1.1 ") else data
+            await on_stream(said.removesuffix(_LAST_CHUNK))
+
+        request.write = write
+        answer = await self._answer(request)
+        if isinstance(answer, bytes) and not answer.startswith(b"HTTP/1.1 ") and request.id is not None:
+            await write(answer)
+            return http_reply(202)
+        streamed = _as_stream(answer) if isinstance(answer, bytes) else b""
+        if streamed.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream"):
+            await write(streamed)
+            return http_reply(202)
+        return answer
 
     async def _answer(self, request: RawRequest) -> Answer:
         replies = self._replies.get(request.method)
@@ -237,10 +295,14 @@ async def open_raw_mcp(
     era: Era = "legacy",
     tools: Sequence[Any] = (tool_entry("echo"),),
     session_id: str | None = None,
+    form: Form = "json",
 ) -> AsyncGenerator[RawMcp]:
-    """Serve scripted bytes on loopback until the block is left; then every connection is cut."""
+    """Serve scripted bytes on loopback until the block is left; then every connection is cut.
+
+    In form `sse` messages that are posted elsewhere than to the stream's endpoint are refused, and not counted.
+    """
     raw = RawMcp("")
-    server_side = _Raw(raw, replies or {}, lambda request: _well_behaved(request, era, tools, session_id))
+    server_side = _Raw(raw, replies or {}, lambda request: _well_behaved(request, era, tools, session_id), form)
     server = await asyncio.start_server(server_side.serve, "127.0.0.1", 0)
     raw.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
     try:

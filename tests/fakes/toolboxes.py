@@ -4,17 +4,62 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
-from app.domain.events import Event, Notice, ServerReport
+import anyio
+
+from app.domain.events import Event, Notice, ServerReport, Settler
 from app.domain.messages import Progress, ToolOutcome
-from app.domain.ports import Toolbox
+from app.domain.ports import Caller, Toolbox
+from app.domain.questions import CANCELLED, InputAnswer, Question
 from app.domain.spec import RunSpec, ServerSpec
 from app.toolbox.admission import Policy
-from app.toolbox.box import McpServers, Options, open_servers
-from app.toolbox.server import ConnectionLimits
+from app.toolbox.box import McpServers, open_servers
+from app.toolbox.line import ConnectionLimits
+from app.toolbox.options import Options
 
 QUICK = ConnectionLimits(connect_seconds=2.0, probe_seconds=0.2, list_seconds=2.0, call_seconds=5.0, close_seconds=1.0)
 LOCAL = Options(policy=Policy(allow_insecure_urls=True), connection=QUICK)
+
+
+@dataclass
+class ScriptedTicket:
+    """One question that was put to a `ScriptedPerson`."""
+
+    question: Question
+    person: "ScriptedPerson"
+    withdrawn_by: Settler | None = None
+    _answer: InputAnswer | None = None
+    _settled: anyio.Event = field(default_factory=anyio.Event)
+
+    def give(self, answer: InputAnswer) -> None:
+        self._answer = self.question.fitted(answer)
+        self._settled.set()
+
+    async def answer(self) -> InputAnswer:
+        await self._settled.wait()
+        return self._answer or CANCELLED
+
+    def withdraw(self, by: Settler) -> None:
+        if not self._settled.is_set():
+            self.withdrawn_by = by
+            self._settled.set()
+
+
+@dataclass
+class ScriptedPerson:
+    """Answers each question at once with what `reply` gives, or not at all where it gives None."""
+
+    reply: Callable[[Question], InputAnswer | None] = lambda _question: None
+    tickets: list[ScriptedTicket] = field(default_factory=list[ScriptedTicket])
+
+    def ask(self, question: Question) -> ScriptedTicket:
+        ticket = ScriptedTicket(question, self)
+        self.tickets.append(ticket)
+        answer = self.reply(question)
+        if answer is not None:
+            ticket.give(answer)
+        return ticket
 
 
 @dataclass
@@ -23,6 +68,8 @@ class OpenBox:
 
     box: Toolbox
     events: list[Event] = field(default_factory=list[Event])
+    uuids: list[str] = field(default_factory=list[str])
+    """Of the calls that were made."""
 
     @property
     def reports(self) -> dict[str, ServerReport]:
@@ -46,7 +93,8 @@ class OpenBox:
     ) -> ToolOutcome:
         tool = self.box.find(name)
         assert tool is not None, f"no tool {name} in {self.names}"
-        return await self.box.call(tool, arguments, on_progress)
+        self.uuids.append(str(uuid4()))
+        return await self.box.call(tool, arguments, Caller(self.uuids[-1], on_progress))
 
 
 def operator(url: str, name: str = "Fake", **fields: Any) -> ServerSpec:
@@ -62,10 +110,13 @@ def run_spec(*servers: ServerSpec, **fields: Any) -> RunSpec:
 
 
 @asynccontextmanager
-async def open_run(servers: McpServers, *specs: ServerSpec, **fields: Any) -> AsyncGenerator[OpenBox]:
-    """Open the box of one run."""
+async def open_run(
+    servers: McpServers, *specs: ServerSpec, person: ScriptedPerson | None = None, **fields: Any
+) -> AsyncGenerator[OpenBox]:
+    """Open the box of one run; an interactive one where there is a person."""
     events: list[Event] = []
-    async with servers.open_box(run_spec(*specs, **fields), events.append) as box:
+    spec = run_spec(*specs, interactive=person is not None, **fields)
+    async with servers.open_box(spec, events.append, person or ScriptedPerson()) as box:
         yield OpenBox(box, events)
 
 

@@ -19,7 +19,7 @@ import anyio
 import httpx
 import pytest
 
-from app.api.published import RunEvent
+from app.api.published_events import RunEvent
 from app.domain.jsontypes import is_array, is_object
 from tests.fakes.mcp_servers import wait_until
 from tests.fakes.raw_mcp import RawRequest, json_reply, open_raw_mcp, result_of, text_result, tool_entry

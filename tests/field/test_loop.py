@@ -406,7 +406,6 @@ async def test_fr_121_calls_of_one_tool_in_a_round_are_told_apart() -> None:
     order = stream(tc(fn("save", '{"path":"a"}', index=0, id="c1"), fn("save", '{"path":"b"}', index=1, id="c2")), END)
     async with open_loop([order], lambda _name, arguments: text_result(arguments["path"])) as it:
         run = await run_in(it)
-        refused = await it.service.client.post("/v1/runs", json={"messages": USER, "model": "m", "approval": "always"})
     assert len(set(uuids(run))) == 2
     assert sorted(ends_of_calls(run)) == sorted(uuids(run))
     by_uuid = {data["uuid"]: data["result"] for data in run.named("tool/result")}
@@ -414,7 +413,30 @@ async def test_fr_121_calls_of_one_tool_in_a_round_are_told_apart() -> None:
         assert by_uuid[data["uuid"]]["outputs"][0]["text"] == data["call"]["parameters"]["path"]
     answered = [(message["tool_call_id"], message["content"]) for message in tool_messages(it.request(1))]
     assert answered == [("c1", "a"), ("c2", "b")]
-    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "approval")
+
+
+async def test_fr_121_both_of_two_waiting_calls_of_one_tool_are_answered_on_their_own() -> None:
+    order = stream(tc(fn("save", '{"path":"a"}', index=0, id="c1"), fn("save", '{"path":"b"}', index=1, id="c2")), END)
+    asked: list[Any] = []
+    answered: list[int] = []
+    async with open_loop([order], lambda _name, arguments: text_result(arguments["path"])) as it:
+        async with it.service.streaming(model="m", approval="always") as (response, source):
+            run = Run(response)
+            async for event in events(source):
+                run.events.append(event)
+                if event.data.get("subtype") == "request":
+                    asked.append(event.data)
+                if len(asked) == 2 and not answered:
+                    for each, action in zip(reversed(asked), ("accept", "decline"), strict=True):
+                        url = f"/v1/runs/{response.headers['x-run-id']}/inputs/{each['inputId']}"
+                        answered.append((await it.service.client.post(url, json={"action": action})).status_code)
+    assert answered == [204, 204]
+    assert [data["toolUuid"] for data in asked] == uuids(run)
+    assert len({data["inputId"] for data in asked}) == 2
+    assert it.executed == [("save", {"path": "b"})]
+    first, second = (message["content"] for message in tool_messages(it.request(1)))
+    assert "does not allow" in first
+    assert second == "b"
 
 
 # FR-107: the reader goes

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from app.domain.errors import Conflict, Gone, MalformedRequest
+from app.api.published import RunSnapshot
+from app.domain.errors import Conflict, Gone, InvalidRequest, MalformedRequest, NotFound
 from app.domain.events import (
+    ApprovalAsked,
+    ElicitationAsked,
+    Event,
     Failed,
     FinalAnswer,
     Finished,
+    InputResolved,
     Prepared,
     ReasoningToken,
     RouterMetadata,
@@ -19,7 +24,8 @@ from app.domain.events import (
     ToolFailed,
     ToolSucceeded,
 )
-from app.domain.messages import ToolCall
+from app.domain.messages import Tool, ToolCall, ToolSpec
+from app.domain.questions import InputAnswer
 from app.domain.wire import json_from_value
 from app.journal.memory import Entry, MemoryJournal, Options, RunLog
 
@@ -253,3 +259,145 @@ async def test_snapshot_of_a_failed_run_keeps_the_text_and_tells_the_error() -> 
     shown = log.snapshot()
     assert (shown["state"], shown["outcome"], shown["text"]) == ("ended", None, "t0")
     assert shown["error"] == {"code": "upstream_failed", "message": "it broke"}
+
+
+# Questions to a person
+
+EXPIRES = "2026-01-01T00:00:00.000Z"
+
+
+def approval(input_id: str, **parameters: str) -> ApprovalAsked:
+    tool = Tool(ToolSpec("save", "Saves.", {}), "box", "save", {"destructiveHint": True})
+    return ApprovalAsked(input_id, "u1", "save", parameters, tool, EXPIRES)
+
+
+def elicitation(input_id: str, **request: str) -> ElicitationAsked:
+    return ElicitationAsked(
+        input_id, "box", {"mode": "form", "message": "?", "requestedSchema": {}, **request}, EXPIRES
+    )
+
+
+def resolved(event: ApprovalAsked | ElicitationAsked) -> InputResolved:
+    kind = "approval" if isinstance(event, ApprovalAsked) else "elicitation"
+    return InputResolved(kind, event.input_id, "accept", "caller")
+
+
+def test_snapshot_shows_the_open_questions_and_no_others() -> None:
+    log = log_with(0)
+    first, second = approval("i1", path="a"), elicitation("i2")
+    log.append(first)
+    log.append(second)
+    shown = log.snapshot()
+    RunSnapshot.model_validate(shown)
+    assert shown["state"] == "awaiting_input"
+    assert shown["inputs"] == [
+        {
+            "kind": "approval",
+            "inputId": "i1",
+            "toolUuid": "u1",
+            "call": {"name": "save", "parameters": {"path": "a"}},
+            "server": "box",
+            "tool": "save",
+            "description": "Saves.",
+            "hints": {"destructiveHint": True},
+            "expiresAt": EXPIRES,
+        },
+        {
+            "kind": "elicitation",
+            "inputId": "i2",
+            "server": "box",
+            "request": {"mode": "form", "message": "?", "requestedSchema": {}},
+            "expiresAt": EXPIRES,
+        },
+    ]
+    log.append(resolved(first))
+    shown = log.snapshot()
+    assert (shown["state"], [each["inputId"] for each in shown["inputs"]]) == ("awaiting_input", ["i2"])
+    log.append(resolved(second))
+    assert (log.snapshot()["state"], log.snapshot()["inputs"]) == ("running", [])
+
+
+def test_open_questions_are_bounded_and_make_room_again_when_they_are_resolved() -> None:
+    log = log_with(0, Options(run_bytes=20_000))
+    asked: list[ApprovalAsked | ElicitationAsked] = []
+    for number in range(50):
+        asked += [approval(f"a{number}", text="x" * 5000), elicitation(f"e{number}", message="x" * 5000)]
+    for event in asked:
+        log.append(event)
+    shown = log.snapshot()
+    RunSnapshot.model_validate(shown)
+    assert [each["inputId"] for each in shown["inputs"]] == [event.input_id for event in asked]
+    assert len(json_from_value(shown)) < 20_000 + 100 * 600
+    assert log._tally.bytes == log.bytes
+    held = log._snapshot.bytes
+    for event in asked:
+        log.append(resolved(event))
+    assert log._snapshot.bytes < held / 2
+    assert log._tally.bytes == log.bytes
+
+
+async def test_answer_goes_to_the_run_and_after_its_end_tells_what_was_resolved_from_what_never_was() -> None:
+    log = log_with(0)
+    taken: list[tuple[str, InputAnswer]] = []
+    answer = InputAnswer("accept")
+    with pytest.raises(NotFound):
+        log.answer("i1", answer)
+    log.on_input(lambda input_id, it: taken.append((input_id, it)))
+    log.append(approval("i1"))
+    log.answer("i1", answer)
+    assert taken == [("i1", answer)]
+    log.append(resolved(approval("i1")))
+    log.append(Finished("completed"))
+    log.close()
+    with pytest.raises(Conflict):
+        log.answer("i1", answer)
+    with pytest.raises(NotFound):
+        log.answer("i2", answer)
+    assert len(taken) == 1
+
+
+async def test_what_the_run_says_of_an_answer_is_heard_by_the_answerer() -> None:
+    log = log_with(0)
+
+    def take(_input_id: str, _answer: InputAnswer) -> None:
+        raise InvalidRequest("content.a: no", param="content.a")
+
+    log.on_input(take)
+    with pytest.raises(InvalidRequest):
+        log.answer("i1", InputAnswer("accept"))
+
+
+@pytest.mark.parametrize("end", [[approval("i1")], [Finished("completed")]], ids=["question", "end"])
+async def test_run_is_at_rest_when_it_has_ended_or_asks(end: list[Event]) -> None:
+    log = log_with(0)
+    reached: list[str] = []
+
+    async def wait() -> None:
+        await log.at_rest()
+        reached.append("rest")
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            log.append(Token("x"))
+            await anyio.wait_all_tasks_blocked()
+            assert reached == []
+            for event in end:
+                log.append(event)
+            if isinstance(end[-1], Finished):
+                log.close()
+    assert reached == ["rest"]
+
+
+@pytest.mark.parametrize("lives_on", [False, True])
+async def test_run_that_somebody_was_told_lives_on_outlives_its_owner(*, lives_on: bool) -> None:
+    log = log_with(0)
+    heard: list[str] = []
+    log.on_cancel(lambda: heard.append("cancel"))
+    if lives_on:
+        log.let_go()
+    log.abandon()
+    assert heard == ([] if lives_on else ["cancel"])
+    log.cancel()
+    assert heard == ["cancel"]

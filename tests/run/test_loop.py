@@ -9,18 +9,21 @@ from typing import Any
 import anyio
 import pytest
 
-from app.domain.errors import UpstreamFailed
+from app.domain.errors import Conflict, UpstreamFailed
 from app.domain.jsontypes import JsonObject
 from app.domain.limits import RunLimits
 from app.domain.messages import CallFragment, Finish, Progress, ReasoningDelta, TextDelta, ToolOutcome, Usage
+from app.domain.ports import Person, Ticket
+from app.domain.questions import CANCELLED, InputAnswer
 from app.journal.memory import MemoryJournal, Options, RunLog
 from app.run.act import Hands
+from app.run.answer import Answer
 from app.run.listen import Ears
 from app.run.loop import run_loop
 from app.run.prompt import NUDGE
 from app.run.stream import carry
 from app.run.talk import Talk
-from tests.fakes.ports import ScriptedModel, ScriptedToolbox, calls, says, text
+from tests.fakes.ports import Riddle, ScriptedModel, ScriptedToolbox, calls, says, text
 
 pytestmark = pytest.mark.anyio
 
@@ -79,13 +82,13 @@ async def run(
     ears = Ears(model, log.append, reasoning, limits.reasoning_as_answer)
     hands = Hands(toolbox, log.append, limits, images, hides_reasoning=reasoning == "hidden")
 
-    async def cross() -> Any:
+    async def cross(_person: Person) -> Any:
         answer = await run_loop(Talk((USER,), log, toolbox, choice), ears, hands, max_rounds=rounds)
         return answer, ears.usage
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: carry(log, cross, run_seconds=limits.run_seconds))
+            group.start_soon(lambda: carry(log, cross, limits=limits))
             if meanwhile:
                 await meanwhile(log)
     return Told(await told(log), log, model, toolbox)
@@ -385,6 +388,49 @@ async def test_cancel_reaches_a_silent_model() -> None:
 async def test_run_that_takes_too_long_says_so() -> None:
     result = await run(ScriptedModel([anyio.Event()]), limits=RunLimits(run_seconds=0.05))
     assert result.events[-1][1]["code"] == "deadline_exceeded"
+
+
+async def test_time_in_which_a_person_is_asked_is_not_the_runs() -> None:
+    log = MemoryJournal(Options()).open("run_1")
+
+    async def cross(person: Person) -> Any:
+        # Open for longer than the run may take, and then it goes on.
+        ticket = person.ask(Riddle())
+        assert await ticket.answer() is CANCELLED
+        return Answer("done", "stop"), None
+
+    with anyio.fail_after(10):
+        await carry(log, cross, limits=RunLimits(run_seconds=1.0, input_seconds=1.2))
+    events = await told(log)
+    assert [(name, data.get("by")) for name, data in events[:2]] == [("elicitation", None), ("elicitation", "expiry")]
+    assert events[-1][1] == {"type": "status", "status": "finished", "outcome": "completed"}
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "ended"])
+async def test_what_is_open_at_the_end_of_a_run_is_resolved_before_the_end_is_told(*, is_cancelled: bool) -> None:
+    log = MemoryJournal(Options()).open("run_1")
+    tickets: list[Ticket] = []
+
+    async def cross(person: Person) -> Any:
+        ticket = person.ask(Riddle())
+        tickets.append(ticket)
+        if is_cancelled:
+            log.cancel()
+            try:
+                await ticket.answer()
+            finally:
+                ticket.withdraw("server")
+        return Answer("done", "stop"), None
+
+    with anyio.fail_after(5):
+        await carry(log, cross, limits=RunLimits())
+    events = await told(log)
+    assert [(name, data.get("by")) for name, data in events[:2]] == [("elicitation", None), ("elicitation", "cancel")]
+    assert events[-1][1]["outcome"] == ("aborted" if is_cancelled else "completed")
+    assert await tickets[0].answer() is CANCELLED
+    assert len(await told(log)) == len(events)
+    with pytest.raises(Conflict):
+        log.answer(events[0][1]["inputId"], InputAnswer("accept"))
 
 
 async def test_no_more_calls_run_at_once_than_allowed() -> None:

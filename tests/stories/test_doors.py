@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic.json_schema import models_json_schema
 
-from app.api.published import ModelList, ProblemBody, RunEvent, RunSnapshot, ServerCheck, ServerList
+from app.api.published import ModelList, ProblemBody, RunSnapshot, ServerCheck, ServerList
+from app.api.published_events import RunEvent
 from tests.fakes.mcp_servers import open_mcp_server
 from tests.fakes.service import USER, open_service, operator_server
 from tests.fakes.upstream import (
@@ -110,9 +111,13 @@ BAD_BODIES: dict[str, tuple[Any, int, str | None]] = {
     ),
     "time-out of nothing": ({"messages": USER, "servers": [{**SERVER, "timeout_ms": 0}]}, 422, "servers.0.timeout_ms"),
     "odd tool choice": ({"messages": USER, "tool_choice": "some"}, 422, "tool_choice"),
-    "approval to come": ({"messages": USER, "approval": "always"}, 422, "approval"),
     "no such approval": ({"messages": USER, "approval": "perhaps"}, 422, "approval"),
-    "interactive to come": ({"messages": USER, "interactive": True}, 422, "interactive"),
+    "interactive a text": ({"messages": USER, "interactive": "yes"}, 422, "interactive"),
+    "conversation too long": (
+        {"messages": USER, "metadata": {"conversation_id": "x" * 257}},
+        422,
+        "metadata.conversation_id",
+    ),
     "odd include": ({"messages": USER, "include": ["everything"]}, 422, "include.0"),
     "provider with a blank": ({"messages": USER, "provider": "a b"}, 422, "provider"),
 }
@@ -400,7 +405,7 @@ async def test_every_event_that_is_sent_is_described_in_the_document() -> None:
     assert seen == kinds | {f"tool/{kind}" for kind in ("call", "eta", "progress", "result", "error")}
     RunSnapshot.model_validate(snapshot)
     schemas = document["components"]["schemas"]
-    assert len(schemas["RunEvent"]["anyOf"]) == 17
+    assert len(schemas["RunEvent"]["anyOf"]) == 20
     assert "additionalProperties" not in schemas["RunSnapshot"]
     assert undescribed(document) == []
     content = document["paths"]["/v1/runs"]["post"]["responses"]["200"]["content"]

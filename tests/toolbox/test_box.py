@@ -17,7 +17,8 @@ from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox import entries, results
 from app.toolbox.admission import Policy
-from app.toolbox.box import Options, open_servers
+from app.toolbox.box import open_servers
+from app.toolbox.options import Options
 from tests.fakes.mcp_servers import TOOL_NAMES, Kind, open_mcp_server
 from tests.fakes.raw_mcp import (
     HANG,
@@ -33,7 +34,7 @@ from tests.fakes.raw_mcp import (
     text_result,
     tool_entry,
 )
-from tests.fakes.toolboxes import LOCAL, open_lone_run, open_run, operator, run_spec, user
+from tests.fakes.toolboxes import LOCAL, ScriptedPerson, open_lone_run, open_run, operator, run_spec, user
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ async def test_servers_are_reported_as_they_answer_and_listed_in_their_own_order
     ):
         assert not empty.box.has_servers
         specs = (operator(slow.url, "Slow"), operator(quick.url, "Quick"))
-        async with servers.open_box(run_spec(*specs), note) as box:
+        async with servers.open_box(run_spec(*specs), note, ScriptedPerson()) as box:
             assert [event.server for event in events if isinstance(event, ServerReport)] == ["Quick", "Slow"]
             assert [(tool.server, tool.name) for tool in box.tools] == [("Slow", "a"), ("Quick", "b")]
 

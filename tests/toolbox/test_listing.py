@@ -6,7 +6,7 @@ import pytest
 from app.toolbox.admission import Policy
 from app.toolbox.egress import Egress, EgressLimits
 from app.toolbox.listing import ListingLimits, Listings
-from app.toolbox.pool import Pool, PoolLimits
+from app.toolbox.pool import Pool, PoolLimits, key_of
 from app.toolbox.trouble import Trouble
 from tests.fakes.mcp_servers import open_mcp_server, wait_until
 from tests.fakes.raw_mcp import (
@@ -19,6 +19,7 @@ from tests.fakes.raw_mcp import (
     http_reply,
     json_reply,
     open_raw_mcp,
+    result,
     result_of,
     tool_entry,
 )
@@ -42,13 +43,55 @@ def listed(raw: RawMcp) -> int:
     return raw.asked["tools/list"]
 
 
-async def test_list_is_kept_for_a_minute_and_asked_for_again_after_it() -> None:
+async def test_list_of_a_minute_ago_is_used_at_once_and_asked_for_again_behind() -> None:
     clock = Clock()
-    async with open_raw_mcp() as raw, pool() as connections, anyio.create_task_group() as tasks:
+    pages = [result({"tools": [tool_entry(name)]}) for name in ("old", "new", "newest")]
+    async with open_raw_mcp({"tools/list": pages}) as raw, pool() as connections, anyio.create_task_group() as tasks:
         listings = Listings(connections, ListingLimits(), tasks, clock)
-        for clock.now, asked in ((0.0, 1), (59.0, 1), (61.0, 2), (62.0, 2)):
-            assert [tool.name for tool in (await listings.of(operator(raw.url))).tools] == ["echo"]
-            assert listed(raw) == asked
+        told: list[str] = []
+        leave = listings.watch(key_of(operator(raw.url)), lambda: told.append("other"))
+        rows = ((0.0, "old", 1), (59.0, "old", 1), (61.0, "old", 2), (62.0, "new", 2), (700.0, "newest", 3))
+        for clock.now, name, asked in rows:
+            assert [tool.name for tool in (await listings.of(operator(raw.url))).tools] == [name]
+            await wait_until(lambda asked=asked: listed(raw) == asked and not listings._under_way)
+        assert told == ["other"], "told of the second list only: the third was waited for by who asked"
+        leave()
+        assert not listings._watchers
+
+
+async def test_list_that_cannot_be_asked_for_again_is_not_used_any_longer() -> None:
+    clock = Clock()
+    async with pool() as connections, anyio.create_task_group() as tasks:
+        listings = Listings(connections, ListingLimits(), tasks, clock)
+        async with open_raw_mcp(era="modern") as raw:
+            server = operator(raw.url)
+            await listings.of(server)
+        clock.now = 61.0
+        assert (await listings.of(server)).tools[0].name == "echo"
+        await wait_until(lambda: not listings._under_way)
+        with pytest.raises(Trouble):
+            await listings.of(server)
+
+
+async def test_list_that_changes_while_it_is_asked_for_is_asked_for_again() -> None:
+    asked, answer = anyio.Event(), anyio.Event()
+
+    async def slowly(request: RawRequest) -> bytes:
+        asked.set()
+        await answer.wait()
+        return json_reply(result_of(request, {"tools": [tool_entry("old")]}))
+
+    replies = {"tools/list": [slowly, result({"tools": [tool_entry("new")]})]}
+    async with open_raw_mcp(replies) as raw, pool() as connections, anyio.create_task_group() as tasks:
+        listings = Listings(connections, ListingLimits(), tasks)
+        server = operator(raw.url)
+        async with anyio.create_task_group() as early:
+            early.start_soon(listings.of, server)
+            await asked.wait()
+            listings.renew(key_of(server))
+            assert (await listings.of(server)).tools[0].name == "new"
+            answer.set()
+        assert (await listings.of(server)).tools[0].name == "new"
 
 
 async def test_least_recently_used_list_makes_room() -> None:
@@ -183,7 +226,7 @@ async def test_list_of_a_server_that_came_back_in_another_era_is_asked_for_twice
         async with open_mcp_server("modern") as server:
             url = server.url
             assert (await listings.of(operator(url))).era == "modern"
-        clock.now = 61.0
+        clock.now = 601.0
         for connection in list(connections._all()):
             connection.close()
         async with open_mcp_server("legacy", port=int(url.split(":")[2].split("/")[0])):

@@ -184,6 +184,7 @@ def test_entries_are_read_with_all_their_keys() -> None:
                 "timeout_ms": 1500,
                 "protocol": "legacy",
                 "required": True,
+                "session": "shared",
                 "allow_plain_http_public": True,
             },
             {"name": "Search", "url": "https://search.example/mcp", "headers": None, "timeout_ms": None},
@@ -199,6 +200,7 @@ def test_entries_are_read_with_all_their_keys() -> None:
         timeout_seconds=1.5,
         protocol="legacy",
         required=True,
+        session="shared",
         allow_plain_http_public=True,
     )
     assert servers_from_json(text) == ((full, SEARCH), ())
@@ -227,6 +229,7 @@ GOOD = {"name": "Good", "url": "https://good.example/mcp"}
         ({"name": "Bad", "url": "https://x.example/", "timeout_ms": 10**400}, ["'Bad'", "timeout_ms"]),
         ({"name": "Bad", "url": "https://x.example/", "timeout_ms": float("nan")}, ["'Bad'", "timeout_ms"]),
         ({"name": "Bad", "url": "https://x.example/", "protocol": "marker"}, ["'Bad'", "protocol"]),
+        ({"name": "Bad", "url": "https://x.example/", "session": "marker"}, ["'Bad'", "session"]),
         ({"name": "Bad", "url": "https://x.example/", "required": "marker"}, ["'Bad'", "required"]),
         ({"name": "Bad\n\x1b[31m", "protocol": 1}, ["'Bad\\n\\x1b[31m'", "url", "protocol"]),
         ("marker", ["number 1", "object"]),
@@ -241,9 +244,9 @@ def test_a_bad_entry_costs_itself_only(entry: object, told: list[str]) -> None:
 
 
 def test_unknown_keys_are_ignored_and_named() -> None:
-    servers, (warning,) = servers_from_json(json.dumps([{**GOOD, "session": "marker", "command": "marker"}]))
+    servers, (warning,) = servers_from_json(json.dumps([{**GOOD, "sessions": "marker", "command": "marker"}]))
     assert len(servers) == 1
-    assert "'session'" in warning
+    assert "'sessions'" in warning
     assert "'command'" in warning
     assert "marker" not in warning
 

@@ -276,7 +276,7 @@ async def test_second_connection_remembers_era_and_transport(kind: Kind) -> None
         for _ in range(2):
             async with open_run(servers, operator(server.url)) as run:
                 assert (await run.call("echo", text="x")).text == "x"
-                for connection in list(servers._pool._all()):
+                for connection in list(servers._means.pool._all()):
                     connection.close()
         probes = 2 if kind == "sse" else 1
         assert server.rpc["server/discover"] == probes, "once over each transport, then never again"
@@ -356,7 +356,7 @@ async def test_first_call_over_a_remembered_era_that_is_no_longer_true_is_repeat
         async with open_mcp_server("modern") as server, open_run(servers, operator(server.url)) as run:
             port = port_of(server)
             assert run.report.state == "ready"
-            for connection in list(servers._pool._all()):
+            for connection in list(servers._means.pool._all()):
                 connection.close()
         async with open_mcp_server("legacy", port=port) as server, open_run(servers, operator(server.url)) as run:
             assert (await run.call("echo", text="y")).text == "y"

@@ -1,0 +1,288 @@
+"""What one run can call: its servers' tools by the names the model knows them by, as they are now."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+import anyio.abc
+from anyio import to_thread
+from cachetools import LRUCache
+
+from app.domain.events import Notice, ServerReport
+from app.domain.jsontypes import Json, JsonObject, is_small
+from app.domain.messages import UNKNOWN_ETA_SECONDS, Tool, ToolOutcome, ToolSpec
+from app.domain.ports import Caller, Emit, Person
+from app.domain.spec import RunSpec, ServerSpec
+from app.toolbox.arguments import fitted_arguments
+from app.toolbox.berth import Berth, Wait
+from app.toolbox.checking import fault_of_value
+from app.toolbox.durations import Durations
+from app.toolbox.entries import ListedTool
+from app.toolbox.listing import Listings
+from app.toolbox.naming import exposed_names
+from app.toolbox.offers import Offer, offer_from_listing
+from app.toolbox.options import Options
+from app.toolbox.pool import Party, Pool, key_of
+from app.toolbox.renewal import Renewals
+from app.toolbox.results import ResultLimits, outcome_from_result
+from app.toolbox.trouble import Trouble
+
+_log = logging.getLogger(__name__)
+
+_WARNED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all runs share."""
+
+    pool: Pool
+    listings: Listings
+    durations: Durations
+    tasks: anyio.abc.TaskGroup
+    """Runs what no caller waits for."""
+    warned: "LRUCache[tuple[str, str], None]"
+    """Tools whose results were warned of."""
+
+    @classmethod
+    def of(cls, pool: Pool, listings: Listings, tasks: anyio.abc.TaskGroup) -> "Means":
+        """Begin with nothing known."""
+        return cls(pool, listings, Durations(), tasks, LRUCache(_WARNED))
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """The run that a toolbox is for."""
+
+    spec: RunSpec
+    emit: Emit
+    person: Person
+
+    @property
+    def party(self) -> Party:
+        return Party(self.spec.interactive, self.spec.conversation_id)
+
+
+def tell_offer(offer: Offer, trip: Trip, *, before: Offer | None = None) -> None:
+    """Tell what a server offers, and of each tool that cannot be offered: of those only that `before` did not tell."""
+    trip.emit(offer.report(include_tools=trip.spec.include_tools))
+    for tool in offer.dropped:
+        if before is not None and tool in before.dropped:
+            continue
+        about = {"server": offer.server.name}
+        if tool.name:
+            trip.emit(Notice("tool_dropped", f"A tool is not offered. {tool.refused}", {**about, "tool": tool.name}))
+        else:
+            trip.emit(Notice("tool_dropped", f"Not all tools are offered. {tool.refused}", about))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tool: Tool
+    listed: ListedTool
+    berth: Berth
+
+
+class McpToolbox:
+    """The port `Toolbox`: what a run can call, and the connections that it holds meanwhile."""
+
+    def __init__(self, means: Means, options: Options, trip: Trip, *, has_servers: bool) -> None:
+        self.has_servers = has_servers
+        self.is_open = False
+        """Whether the first servers are in; what comes now is late."""
+        self._means = means
+        self._options = options
+        self._trip = trip
+        self._entries: dict[str, _Entry] = {}
+        self._offers: dict[Berth, Offer] = {}
+        self._renewals = Renewals(means.tasks, self._renew)
+        self._leaving: list[Callable[[], None]] = []
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return [entry.tool for entry in self._entries.values()]
+
+    def add(self, offers: Sequence[Offer]) -> None:
+        """Take in what servers offer. The names of tools that are there already stay."""
+        self.is_open = True
+        offered: list[tuple[Berth, ListedTool]] = []
+        for offer in offers:
+            berth = Berth(self._means.pool, self._means.listings, offer.server, self._trip.party)
+            self._offers[berth] = offer
+            offered += [(berth, tool) for tool in offer.tools]
+            if offer.state == "ready":
+                self._watch(berth)
+            if offer.tools:
+                # While the model thinks of its first call.
+                self._means.tasks.start_soon(berth.warm)
+        self._enter(offered)
+
+    def _watch(self, berth: Berth) -> None:
+        def changed() -> None:
+            self._renewals.begin(berth)
+
+        key = key_of(berth.server, elicits=berth.party.elicits)
+        self._leaving.append(self._means.listings.watch(key, changed))
+        berth.on_change = changed
+
+    def _enter(self, offered: Sequence[tuple[Berth, ListedTool]]) -> None:
+        names = exposed_names([(berth.server, tool.name) for berth, tool in offered], taken=self._entries)
+        for name, (berth, listed) in zip(names, offered, strict=True):
+            self._entries[name] = _Entry(_tool(name, listed, berth.server), listed, berth)
+
+    async def _renew(self, berth: Berth) -> None:
+        """Ask a server again whose tools have changed, and take over what is other now."""
+        try:
+            offer = offer_from_listing(berth.server, await berth.list())
+        except Trouble:
+            _log.warning("The server %s said that its tools have changed, and could not list them.", berth.server.name)
+            return
+        before = self._offers[berth]
+        if (offer.tools, offer.dropped) == (before.tools, before.dropped):
+            return
+        self._offers[berth] = offer
+        left = {tool.name: tool for tool in offer.tools}
+        kept: dict[str, _Entry] = {}
+        for name, entry in self._entries.items():
+            if entry.berth is not berth:
+                kept[name] = entry
+            elif (listed := left.pop(entry.listed.name, None)) is not None:
+                kept[name] = _Entry(_tool(name, listed, berth.server), listed, berth)
+        self._entries = kept
+        self._enter([(berth, tool) for tool in left.values()])
+        tell_offer(offer, self._trip, before=before)
+
+    def find(self, name: str) -> Tool | None:
+        entry = self._entries.get(name)
+        return entry.tool if entry is not None else None
+
+    def expected_seconds(self, tool: Tool) -> float:
+        entry = self._entries.get(tool.spec.name)
+        expected = None if entry is None else self._expected(entry)
+        return UNKNOWN_ETA_SECONDS if expected is None else expected
+
+    def _expected(self, entry: _Entry) -> float | None:
+        return self._means.durations.expected(_durations_key(entry.berth.server), entry.listed.name)
+
+    def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
+        entry = self._entries.get(tool.spec.name)
+        return fault_of_value(arguments, (entry.listed if entry else tool.spec).parameters)
+
+    async def is_unchanged(self, tool: Tool) -> bool:
+        entry = self._entries.get(tool.spec.name)
+        if entry is None:
+            return False
+        try:
+            listing = await entry.berth.list_afresh()
+        except Trouble:
+            return True  # the call itself will say what is wrong
+        found = next((listed for listed in listing.tools if listed.wire_name == entry.listed.wire_name), None)
+        is_same = found is not None and _tool(tool.spec.name, found, entry.berth.server).digest == tool.digest
+        if not is_same:
+            self._renewals.begin(entry.berth)
+        return is_same
+
+    async def settle(self) -> None:
+        await self._renewals.done(self._options.list_wait_seconds)
+
+    async def call(self, tool: Tool, arguments: JsonObject, caller: Caller) -> ToolOutcome:
+        entry = self._entries.get(tool.spec.name)
+        if entry is None:
+            return _failed("tool_unknown", "Its server does not list it any more.", tool)
+        server, limits = entry.berth.server, self._options.connection
+        silence = server.timeout_seconds or limits.call_seconds
+        wait = Wait(silence, max(limits.call_total_seconds, silence), self._expected(entry))
+        try:
+            fitted = fitted_arguments(arguments, entry.listed.written)
+            done = await entry.berth.call(entry.listed, fitted, caller, wait=wait, person=self._trip.person)
+        except Trouble as trouble:
+            if trouble.wants_auth:
+                self._tell_auth(entry.berth, trouble)
+            return _outcome_of_trouble(trouble, tool)
+        except Exception:  # noqa: BLE001 - one call must not take its run down; logged with its traceback
+            _log.exception("A tool call failed for a reason that nobody thought of.")
+            return _failed("tool_failed", "The call failed inside the service.", tool)
+        raw = done.result
+        if raw.get("resultType") == "input_required":
+            return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
+        read = _Reading(raw, self._options.results, self._schema_to_check(entry))
+        # In a thread, where it is large: the server decides how much work its result is, and others wait for this loop.
+        outcome, fault = read() if is_small(raw) else await to_thread.run_sync(read, abandon_on_cancel=True)
+        if fault is not None:
+            self._means.warned[_tool_key(entry)] = None
+            _log.warning("A result of %s of %s does not follow its output schema: %s", tool.name, tool.server, fault)
+        if outcome is None:
+            return _failed("tool_failed", "The server's answer is not the result of a tool.", tool)
+        if outcome.error_code is None:
+            self._means.durations.note(_durations_key(server), entry.listed.name, done.seconds)
+        return outcome
+
+    def _schema_to_check(self, entry: _Entry) -> JsonObject | None:
+        """Return the schema to hold a result against; none where it would be said a second time."""
+        return None if _tool_key(entry) in self._means.warned else entry.listed.output_schema
+
+    def _tell_auth(self, berth: Berth, trouble: Trouble) -> None:
+        before = self._offers[berth]
+        offer = replace(before, state="authRequired", message=trouble.reason, challenge=trouble.challenge or None)
+        if before.state != offer.state:
+            self._offers[berth] = offer
+            report = ServerReport(berth.server.name, offer.state, message=offer.message, challenge=offer.challenge)
+            self._trip.emit(report)
+
+    def leave(self) -> None:
+        """Give all connections back."""
+        for leave in self._leaving:
+            leave()
+        self._renewals.end()
+        for berth in self._offers:
+            berth.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A result being read."""
+
+    raw: JsonObject
+    limits: ResultLimits
+    schema: JsonObject | None
+
+    def __call__(self) -> tuple[ToolOutcome | None, str | None]:
+        outcome = outcome_from_result(self.raw, self.limits)
+        if self.schema is None or outcome is None or outcome.error_code is not None:
+            return outcome, None
+        structured: Json = self.raw.get("structuredContent")
+        return outcome, "it has no structured content" if structured is None else fault_of_value(
+            structured, self.schema
+        )
+
+
+def _tool(name: str, listed: ListedTool, server: ServerSpec) -> Tool:
+    digest = hashlib.sha256(server.url.encode(errors="surrogatepass") + b"\0" + listed.digest).digest()
+    spec = ToolSpec(name, listed.description, listed.parameters)
+    return Tool(spec, server.name, listed.name, listed.hints, digest)
+
+
+def _tool_key(entry: _Entry) -> tuple[str, str]:
+    return entry.berth.server.url, entry.listed.wire_name
+
+
+def _durations_key(server: ServerSpec) -> bytes:
+    """Tell servers apart by whose they are. Callers of an operator's server learn from each other."""
+    return key_of(server if server.trust == "user" else replace(server, headers={}))
+
+
+def _outcome_of_trouble(trouble: Trouble, tool: Tool) -> ToolOutcome:
+    reason = trouble.reason
+    if trouble.code in ("connection_lost", "tool_outcome_unknown", "tool_timeout") and not trouble.again:
+        reason = f"{reason} It is not known whether the tool ran."
+    return _failed(trouble.code, reason, tool)
+
+
+def _failed(code: str, reason: str, tool: Tool) -> ToolOutcome:
+    return ToolOutcome(
+        text=f"The call of {tool.spec.name} failed: {reason}",
+        error_code=code,
+        message=f"{tool.name} of {tool.server}: {reason}",
+    )

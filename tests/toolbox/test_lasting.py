@@ -1,0 +1,393 @@
+"""Connections that last: whose they are, whether they still live, what is sent again, and what changes meanwhile."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import anyio
+import pytest
+
+from app.domain.events import ServerReport
+from app.toolbox.box import open_servers
+from tests.fakes.mcp_servers import open_mcp_server, wait_until
+from tests.fakes.raw_mcp import (
+    CUT,
+    HANG,
+    Era,
+    RawMcp,
+    RawRequest,
+    Reply,
+    error,
+    http_reply,
+    json_reply,
+    open_raw_mcp,
+    result,
+    result_of,
+    sse_frame,
+    sse_reply,
+    text_result,
+    tool_entry,
+)
+from tests.fakes.toolboxes import LOCAL, QUICK, OpenBox, ScriptedPerson, open_lone_run, open_run, operator, user
+
+pytestmark = pytest.mark.anyio
+
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+RESTLESS = replace(LOCAL, connection=replace(QUICK, rest_seconds=0.0))
+"""Asks for a sign of life before each call."""
+
+
+async def counted(run: OpenBox) -> list[str]:
+    return (await run.call("count")).text.split()
+
+
+# Whose a session is
+
+
+async def test_runs_of_one_conversation_share_a_session_one_after_another() -> None:
+    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+        seen: list[list[str]] = []
+        for conversation in ("a", "b", "a", None, "a"):
+            async with open_run(servers, operator(server.url), conversation_id=conversation) as run:
+                seen.append(await counted(run))
+        assert [count for _, count in seen] == ["1", "1", "2", "1", "3"]
+        assert len({session for session, _ in seen}) == 3
+        assert server.http["DELETE"] == 1, "that of the run without a conversation"
+    assert server.http["DELETE"] == 3
+
+
+async def test_runs_of_one_conversation_at_once_never_share_a_session() -> None:
+    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(server.url), conversation_id="a") as first:
+            one = await counted(first)
+            async with open_run(servers, operator(server.url), conversation_id="a") as second:
+                other = await counted(second)
+        assert one[0] != other[0]
+
+
+async def test_session_of_a_conversation_that_went_silent_is_ended() -> None:
+    options = replace(LOCAL, connection=replace(QUICK, idle_seconds=0.2))
+    async with open_mcp_server("legacy") as server, open_servers(options) as servers:
+        async with open_run(servers, operator(server.url), conversation_id="a") as run:
+            await counted(run)
+        await wait_until(lambda: server.http["DELETE"] == len(server.sessions))
+
+
+async def test_session_that_the_operator_shares_is_one_for_all_runs_at_once() -> None:
+    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+        shared = operator(server.url, session="shared")
+        async with open_run(servers, shared) as first, open_run(servers, shared) as second:
+            seen = [await counted(first), await counted(second)]
+        async with open_run(servers, shared) as third:
+            seen.append(await counted(third))
+        assert [count for _, count in seen] == ["1", "2", "3"]
+        assert len({session for session, _ in seen}) == 1
+        assert server.http["DELETE"] == 0
+
+
+async def test_interactive_runs_never_share_a_connection_on_which_a_server_could_ask_either() -> None:
+    async with open_raw_mcp() as raw, open_servers(LOCAL) as servers:
+        async with (
+            open_run(servers, operator(raw.url), person=ScriptedPerson()) as first,
+            open_run(servers, operator(raw.url), person=ScriptedPerson()) as second,
+        ):
+            await first.call("echo")
+            await second.call("echo")
+            assert raw.asked["initialize"] == 2
+        async with open_run(servers, operator(raw.url), person=ScriptedPerson()) as third:
+            await third.call("echo")
+        assert raw.asked["initialize"] == 2, "without a session there is nothing left in it"
+
+
+async def test_person_is_announced_only_by_runs_that_have_one() -> None:
+    def announced(request: RawRequest) -> Any:
+        params = request.rpc["params"]
+        meta = params.get("_meta", {}).get("io.modelcontextprotocol/clientCapabilities", {})
+        return params.get("capabilities", meta).get("elicitation")
+
+    eras: list[tuple[Era, str]] = [("legacy", "initialize"), ("modern", "tools/call")]
+    for era, method in eras:
+        async with open_raw_mcp(era=era) as raw, open_servers(LOCAL) as servers:
+            for person in (None, ScriptedPerson()):
+                async with open_run(servers, operator(raw.url), person=person) as run:
+                    await run.call("echo")
+            requests = [request for request in raw.requests if request.method == method]
+            assert [announced(request) for request in requests] == [None, {"form": {}, "url": {}}]
+
+
+async def test_session_is_opened_before_the_first_call_wants_it() -> None:
+    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(server.url)) as holder, open_run(servers, operator(server.url)):
+            await wait_until(lambda: len(server.sessions) == 2)
+            assert server.rpc["tools/call"] == 0
+            await counted(holder)
+        await wait_until(lambda: server.http["DELETE"] == 1)
+
+
+async def test_session_that_a_caller_left_behind_while_it_was_made_is_ended() -> None:
+    release, asked = anyio.Event(), anyio.Event()
+
+    async def slowly(request: RawRequest) -> bytes:
+        asked.set()
+        await release.wait()
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "raw", "version": "1"}}
+        return json_reply(result_of(request, hello), Mcp_Session_Id="s1")
+
+    async with open_raw_mcp({"initialize": slowly}) as raw, open_servers(LOCAL) as servers:
+
+        async def use() -> None:
+            async with open_run(servers, operator(raw.url)):
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(use)
+            await asked.wait()
+            tasks.cancel_scope.cancel()
+        release.set()
+        await wait_until(lambda: raw.asked["DELETE"] == 1)
+
+
+# Whether it still lives
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_connection_that_rested_is_asked_for_a_sign_of_life(era: Era) -> None:
+    sign = "ping" if era == "legacy" else "server/discover"
+    async with open_raw_mcp({"ping": result({})}, era=era) as raw, open_servers(RESTLESS) as servers:
+        async with open_run(servers, operator(raw.url)) as run:
+            before = raw.asked[sign]
+            assert (await run.call("echo")).text == "fine"
+            assert raw.asked[sign] > before
+    async with open_raw_mcp({"ping": result({})}, era=era) as raw, open_lone_run(operator(raw.url)) as run:
+        await run.call("echo")
+        assert raw.asked["ping"] == 0, "it has just answered"
+
+
+@pytest.mark.parametrize(
+    ("sign", "sessions"),
+    [
+        (error(-32601, "no such method"), 1),
+        (http_reply(404), 2),
+        (HANG, 2),
+        (CUT, 2),
+        (http_reply(502, b"bad gateway"), 2),
+    ],
+)
+async def test_connection_that_died_at_rest_is_replaced_before_the_call(sign: Reply, sessions: int) -> None:
+    replies: dict[str, Any] = {"ping": [sign, result({})]}
+    async with open_raw_mcp(replies, session_id="s1") as raw, open_lone_run(operator(raw.url), rest_seconds=0.0) as run:
+        assert (await run.call("echo")).text == "fine"
+        assert raw.asked["tools/call"] == 1, "the call itself was sent once"
+        assert raw.asked["initialize"] == sessions
+
+
+# What is sent again
+
+
+READS = {"annotations": {"readOnlyHint": True}}
+REPEATS = {"annotations": {"idempotentHint": True}}
+WRITES = {"annotations": {"destructiveHint": True, "readOnlyHint": False}}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("failure", [CUT, sse_reply([]), http_reply(502), http_reply(200, b"<html>", "text/html")])
+@pytest.mark.parametrize(("hints", "attempts"), [(READS, 2), (REPEATS, 2), (WRITES, 1), ({}, 1)])
+async def test_unclear_failure_is_sent_again_only_where_that_does_no_harm(
+    hints: dict[str, Any], attempts: int, failure: Reply, era: Era
+) -> None:
+    replies: dict[str, Any] = {"tools/call": [failure, result(text_result("fine"))]}
+    tools = [tool_entry("pay", **hints)]
+    async with open_raw_mcp(replies, era=era, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        outcome = await run.call("pay")
+        assert raw.asked["tools/call"] == attempts
+        if attempts == 1:
+            assert outcome.error_code == "tool_outcome_unknown"
+            assert "not known whether the tool ran" in outcome.text
+            assert (await run.call("pay")).text == "fine", "what comes after it is fine"
+        else:
+            assert outcome.text == "fine"
+
+
+async def test_harmless_call_that_fails_again_is_not_sent_a_third_time() -> None:
+    tools = [tool_entry("read", **READS)]
+    async with open_raw_mcp({"tools/call": CUT}, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (await run.call("read")).error_code == "tool_outcome_unknown"
+        assert raw.asked["tools/call"] == 2
+
+
+async def test_silence_is_not_answered_with_another_call() -> None:
+    tools = [tool_entry("read", **READS)]
+    server = user
+    async with (
+        open_raw_mcp({"tools/call": HANG}, tools=tools) as raw,
+        open_lone_run(server(raw.url, timeout_seconds=0.2)) as run,
+    ):
+        outcome = await run.call("read")
+        assert outcome.error_code == "tool_timeout"
+        assert outcome.message.startswith("read of Fake: The server gave no sign of life for 0.2 seconds.")
+        assert raw.asked["tools/call"] == 1
+
+
+# What changes meanwhile
+
+
+def names_of(run: OpenBox) -> list[str]:
+    return [tool.spec.name for tool in run.box.tools]
+
+
+def pages(*names: list[str]) -> list[Reply]:
+    return [result({"tools": [tool_entry(name) for name in page]}) for page in names]
+
+
+@asynccontextmanager
+async def changing(
+    lists: list[Reply], call: Reply, *, era: Era = "legacy", **fields: Any
+) -> AsyncGenerator[tuple[RawMcp, OpenBox]]:
+    async with (
+        open_raw_mcp({"tools/list": lists, "tools/call": call}, era=era, **fields) as raw,
+        open_lone_run(operator(raw.url)) as run,
+    ):
+        yield raw, run
+
+
+@pytest.mark.parametrize("session_id", [None, "s1"])
+async def test_tools_that_change_during_a_call_are_there_after_it_and_bursts_cost_one_listing(
+    session_id: str | None,
+) -> None:
+    def call(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED] * 20 + [result_of(request, text_result("fine"))])
+
+    lists = pages(["echo", "old"], ["echo", "new"])
+    async with changing(lists, call, session_id=session_id) as (raw, run):
+        assert names_of(run) == ["echo", "old"]
+        assert (await run.call("echo")).text == "fine"
+        await run.box.settle()
+        assert names_of(run) == ["echo", "new"]
+        assert raw.asked["tools/list"] == 2
+        reports = [event for event in run.events if isinstance(event, ServerReport)]
+        assert [list(report.tools) for report in reports] == [["echo", "old"], ["echo", "new"]]
+        assert run.box.find("old") is None
+
+
+async def test_call_under_way_is_not_touched_by_a_change() -> None:
+    told = anyio.Event()
+
+    async def call(request: RawRequest) -> bytes:
+        await request.write(sse_reply([CHANGED], end=False))
+        await told.wait()
+        await request.write(sse_frame(result_of(request, text_result("fine"))))
+        return b"0\r\n\r\n"
+
+    async with changing(pages(["echo"], ["other"]), call) as (raw, run), anyio.create_task_group() as tasks:
+        texts: list[str] = []
+
+        async def use() -> None:
+            texts.append((await run.call("echo")).text)
+
+        tasks.start_soon(use)
+        await wait_until(lambda: names_of(run) == ["other"])
+        told.set()
+        await wait_until(lambda: texts == ["fine"])
+        assert raw.asked["tools/call"] == 1
+
+
+async def test_change_to_the_same_tools_is_no_news() -> None:
+    def call(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED, result_of(request, text_result("fine"))])
+
+    async with changing(pages(["echo"], ["echo"]), call) as (raw, run):
+        await run.call("echo")
+        await run.box.settle()
+        assert raw.asked["tools/list"] == 2
+        assert len([event for event in run.events if isinstance(event, ServerReport)]) == 1
+
+
+async def test_change_that_cannot_be_listed_leaves_what_there_was() -> None:
+    def call(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED, result_of(request, text_result("fine"))])
+
+    async with changing([*pages(["echo"]), error(-32000, "busy")], call) as (_, run):
+        await run.call("echo")
+        await run.box.settle()
+        assert names_of(run) == ["echo"]
+
+
+Say: TypeAlias = Callable[[Any], Awaitable[None]]
+
+
+def subscription(tell: Callable[[Say], Awaitable[None]]) -> Reply:
+    """Acknowledge a subscription, go on with what `tell` says, and break off."""
+    return lambda request: _subscribed(request, tell)
+
+
+async def _subscribed(request: RawRequest, tell: Callable[[Say], Awaitable[None]]) -> str:
+    about = {"io.modelcontextprotocol/subscriptionId": request.id}
+    filters = {"toolsListChanged": True}
+    method = "notifications/subscriptions/acknowledged"
+    acknowledged = {"jsonrpc": "2.0", "method": method, "params": {"_meta": about, "notifications": filters}}
+
+    async def say(message: Any) -> None:
+        await request.write(sse_frame({**message, "params": {"_meta": about}}))
+
+    await request.write(sse_reply([acknowledged], end=False))
+    await tell(say)
+    return CUT
+
+
+DISCOVERED = {
+    "supportedVersions": ["2026-07-28"],
+    "capabilities": {"tools": {"listChanged": True}},
+    "resultType": "complete",
+    "ttlMs": 0,
+    "cacheScope": "private",
+}
+
+
+async def test_modern_server_tells_changes_over_a_subscription_that_runs_share() -> None:
+    says: list[Say] = []
+    hold = anyio.Event()
+
+    async def tell(say: Say) -> None:
+        says.append(say)
+        await hold.wait()
+
+    lists = pages(["old"], ["new"])
+    replies: dict[str, Any] = {
+        "server/discover": result(DISCOVERED),
+        "subscriptions/listen": subscription(tell),
+        "tools/list": lists,
+    }
+    async with open_raw_mcp(replies, era="modern") as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url)) as first, open_run(servers, operator(raw.url)) as second:
+            await wait_until(lambda: says)
+            for _ in range(5):
+                await says[0](CHANGED)
+            await wait_until(lambda: names_of(first) == names_of(second) == ["new"])
+            assert raw.asked["subscriptions/listen"] == 1
+            assert raw.asked["tools/list"] == 2
+        hold.set()
+
+
+async def test_subscription_that_breaks_is_begun_anew_and_counts_as_a_change() -> None:
+    hold = anyio.Event()
+
+    async def end_at_once(_say: Say) -> None:
+        return
+
+    async def stay(_say: Say) -> None:
+        await hold.wait()
+
+    replies: dict[str, Any] = {
+        "server/discover": result(DISCOVERED),
+        "subscriptions/listen": [
+            subscription(end_at_once),
+            subscription(stay),
+        ],
+        "tools/list": pages(["old"], ["new"]),
+    }
+    async with open_raw_mcp(replies, era="modern") as raw, open_lone_run(operator(raw.url)) as run:
+        assert names_of(run) == ["old"]
+        await wait_until(lambda: names_of(run) == ["new"], 10)
+        assert raw.asked["subscriptions/listen"] == 2
+        hold.set()
