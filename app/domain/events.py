@@ -258,7 +258,7 @@ class ElicitationAsked:
     input_id: str
     server: str
     request: JsonObject
-    """`{mode: "form", message, requestedSchema}` or `{mode: "url", message, url}`."""
+    """`{mode: "form", message, requestedSchema}` or `{mode: "url", message, url, host}`."""
     expires_at: str
     tool_uuid: str | None = None
     """The call; None where the server does not say which one it asks for."""

@@ -131,7 +131,7 @@ class _Reading:
             made = self._read_object(node, depth)
         elif node is False:
             # The library would write out the value that is forbidden.
-            made = {"not": True}
+            made = {"enum": []}
         elif node is not True:
             # It is no schema; or it has an address, and what it refers to is looked up from there.
             self._effort.is_exact = False
@@ -210,7 +210,7 @@ _ARTICLES: Mapping[str, str] = {"null": "", "integer": "an ", "object": "an ", "
 def _enum(_: _Judge, said: Json, value: Json) -> _Faults:
     mark = _mark(value)
     if all(_mark(choice) != mark for choice in said):
-        yield ValidationError("must be a value that is allowed")
+        yield ValidationError("must be a value that is allowed" if said else "is not allowed")
 
 
 def _mark(value: Json, depth: int = 0) -> object:
@@ -338,9 +338,7 @@ def _fault_of_branches(faults: list[ValidationError]) -> ValidationError:
 
 
 def _not(judge: _Judge, said: Json, value: Json) -> _Faults:
-    if said is True:
-        yield ValidationError("is not allowed")
-    elif _effort.get().is_exact and _is_valid(judge, value, said):
+    if _effort.get().is_exact and _is_valid(judge, value, said):
         yield ValidationError("has a form that is not allowed")
 
 

@@ -164,7 +164,7 @@ async def test_server_that_asks_where_nobody_is_there_costs_its_call_only() -> N
 @proves("servers-routes")
 async def test_check_tells_repairs_and_what_is_not_offered() -> None:
     tools = [
-        tool_entry("odd", inputSchema={"type": "object", "properties": {"when": {"description": "When."}}}),
+        tool_entry("odd", inputSchema={"type": "object", "properties": {"when": {"type": "date"}}}),
         tool_entry("task", execution={"taskSupport": "required"}),
     ]
     async with (

@@ -122,12 +122,12 @@ def fast_start(share: float) -> float:
         (linear, 1.0, 0.001, 0.001),
         (linear, None, 0.001, 0.001),
         (linear, 3.0, 1.25, 0.15),
-        (linear, 1 / 3, 0.6, 0.08),
-        (slow_start, 1.0, 0.4, 0.4),
+        (linear, 1 / 3, 0.6, 0.09),
+        (slow_start, 1.0, 0.65, 0.65),
         (slow_start, 3.0, 2.5, 2.5),
-        (slow_start, None, 4.0, 4.0),
-        (fast_start, 1.0, 0.7, 0.4),
-        (fast_start, 3.0, 0.7, 0.4),
+        (slow_start, None, 4.01, 4.01),
+        (fast_start, 1.0, 0.76, 0.31),
+        (fast_start, 3.0, 0.72, 0.29),
     ],
 )
 def test_error_is_bounded_in_shares_of_the_whole_call(

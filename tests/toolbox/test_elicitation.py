@@ -166,6 +166,7 @@ def test_a_page_of_the_public_internet_is_shown_as_it_came_with_its_host(url: st
         "https://example.org\\@evil.example.com/",
         "https://ex%61mple.org/",
         "https://example.org/" + "a" * 2029,
+        "https://example.org/#" + "a" * 2028,
         "https://example.org/\ud800",
     ],
     ids=ascii,

@@ -173,6 +173,8 @@ REFUSED: dict[str, Any] = {
     "a reference in a ring": {**schema(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"$ref": "#/$defs/A"}}},
     "a reference to nowhere": schema(a={"$ref": "#/$defs/A"}),
     "a reference elsewhere": schema(a={"$ref": "https://example.org/a.json"}),
+    "a reference into another document": {**schema(a={"$ref": "x#/$defs/A"}), "$defs": {"A": STRING}},
+    "a path without a document": {**schema(a={"$ref": "/$defs/A"}), "$defs": {"A": STRING}},
     "a reference that is none": schema(a={"$ref": 5}),
     "10,000 fields": schema(**{f"f{at}": STRING for at in range(10_000)}),
     "a text without end": schema(a={**STRING, "description": "x" * 10**7}),
@@ -329,6 +331,7 @@ ANSWERS: dict[str, tuple[Json, Any, Any]] = {
     "a name that is an address": ({**STRING, "format": "uri"}, "urn:isbn:0451450523", "urn:isbn:0451450523"),
     "a date": ({**STRING, "format": "date"}, "2024-02-29", "2024-02-29"),
     "a time": ({**STRING, "format": "date-time"}, "2026-01-31T09:30:00Z", "2026-01-31T09:30:00Z"),
+    "a time in small letters": ({**STRING, "format": "date-time"}, "2026-01-31t09:30:00z", "2026-01-31t09:30:00z"),
     "a time with all": (
         {**STRING, "format": "date-time"},
         "2026-01-31t09:30:00.123456789+05:30",
