@@ -330,9 +330,10 @@ def _fault_of_branches(faults: list[ValidationError]) -> ValidationError:
         said: list[Json] = [fault.validator_value for fault in faults]
         words = [word for entry in said for word in (entry if is_array(entry) else [entry])]
         return _fault_of_type(dict.fromkeys(words))
-    # Another type, or another kind, says that the branch was not meant.
-    kinds = {"type": 0, "const": 1, "enum": 1}
-    ranks = [(len(fault.path), kinds.get(str(fault.validator), 2)) for fault in faults]
+    # Another type, or another kind below, says that the branch was not meant.
+    ranks = [
+        (len(fault.path), fault.validator not in (("const", "enum") if fault.path else ("type",))) for fault in faults
+    ]
     meant = [fault for fault, rank in zip(faults, ranks, strict=True) if rank == max(ranks)]
     return meant[0] if len(meant) == 1 else ValidationError("fits none of its alternatives")
 

@@ -24,7 +24,8 @@ class Renewals:
         """Those that are being asked, and whether they have changed since they were."""
         self._counts: dict[Berth, int] = {}
         self._scopes: set[anyio.CancelScope] = set()
-        self._has_ended = False
+        self.has_ended = False
+        """Nobody wants to know any more."""
         self._news = anyio.Event()
 
     def begin(self, berth: Berth) -> None:
@@ -42,7 +43,7 @@ class Renewals:
 
     def end(self) -> None:
         """Ask no more."""
-        self._has_ended = True
+        self.has_ended = True
         for scope in self._scopes:
             scope.cancel()
 
@@ -51,7 +52,7 @@ class Renewals:
         self._scopes.add(scope)
         try:
             with scope:
-                while self._changed[berth] and not self._has_ended:
+                while self._changed[berth] and not self.has_ended:
                     count = self._counts[berth] = self._counts.get(berth, 0) + 1
                     await anyio.sleep(_BURST_SECONDS if count <= _QUICK else _SLOW_SECONDS)
                     self._changed[berth] = False

@@ -68,7 +68,11 @@ class _Comparison:
         for key, value in used.items():
             if key not in written:
                 is_filled_in = not has_names and key in _FILLED_IN and value == {}
-                told = f"{_told((*path, key))}: added" if has_names or not path else f"{_told(path)}: {_cleaned(key)} added"
+                told = (
+                    f"{_told((*path, key))}: added"
+                    if has_names or not path
+                    else f"{_told(path)}: {_cleaned(key)} added"
+                )
                 yield _Repair(told, is_filled_in)
 
     def _values(self, path: _Path, written: Json, used: Json, *, has_names: bool) -> Iterator[_Repair]:

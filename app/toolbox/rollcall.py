@@ -69,6 +69,8 @@ class RollCall:
         except Exception:  # noqa: BLE001 - one server must not take the others with it; logged with its traceback
             _log.exception("A server could not be asked for a reason that nobody thought of.")
             offer = Offer(server, "unavailable", code="server_unreachable", message="The server cannot be reached.")
+        if self._scope.cancel_called:
+            return  # it had its answer in the moment in which it was dismissed
         self._answers[position] = offer
         self._tell(offer)
         news, self._news = self._news, anyio.Event()

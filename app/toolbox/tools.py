@@ -97,6 +97,8 @@ class McpToolbox:
         self._trip = trip
         self._entries: dict[str, _Entry] = {}
         self._offers: dict[Berth, Offer] = {}
+        self._peers: dict[Berth, bytes] = {}
+        """Who learns from each other how long a server's calls take."""
         self._renewals = Renewals(means.tasks, self._renew)
         self._leaving: list[Callable[[], None]] = []
 
@@ -111,6 +113,7 @@ class McpToolbox:
         for offer in offers:
             berth = Berth(self._means.pool, self._means.listings, offer.server, self._trip.party)
             self._offers[berth] = offer
+            self._peers[berth] = _peers_of(offer.server)
             offered += [(berth, tool) for tool in offer.tools]
             if offer.state == "ready":
                 self._watch(berth)
@@ -140,6 +143,8 @@ class McpToolbox:
             _log.warning("The server %s said that its tools have changed, and could not list them.", berth.server.name)
             return
         before = self._offers[berth]
+        if self._renewals.has_ended:
+            return  # the answer came in the moment in which the run ended
         if (offer.tools, offer.dropped) == (before.tools, before.dropped):
             return
         self._offers[berth] = offer
@@ -164,7 +169,7 @@ class McpToolbox:
         return UNKNOWN_ETA_SECONDS if expected is None else expected
 
     def _expected(self, entry: _Entry) -> float | None:
-        return self._means.durations.expected(_durations_key(entry.berth.server), entry.listed.name)
+        return self._means.durations.expected(self._peers[entry.berth], entry.listed.name)
 
     def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
         entry = self._entries.get(tool.spec.name)
@@ -216,7 +221,7 @@ class McpToolbox:
         if outcome is None:
             return _failed("tool_failed", "The server's answer is not the result of a tool.", tool)
         if outcome.error_code is None:
-            self._means.durations.note(_durations_key(server), entry.listed.name, done.seconds)
+            self._means.durations.note(self._peers[entry.berth], entry.listed.name, done.seconds)
         return outcome
 
     def _schema_to_check(self, entry: _Entry) -> JsonObject | None:
@@ -268,7 +273,7 @@ def _tool_key(entry: _Entry) -> tuple[str, str]:
     return entry.berth.server.url, entry.listed.wire_name
 
 
-def _durations_key(server: ServerSpec) -> bytes:
+def _peers_of(server: ServerSpec) -> bytes:
     """Tell servers apart by whose they are. Callers of an operator's server learn from each other."""
     return key_of(server if server.trust == "user" else replace(server, headers={}))
 

@@ -255,10 +255,10 @@ class _Raw:
             await write(answer)
             return http_reply(202)
         streamed = _as_stream(answer) if isinstance(answer, bytes) else b""
-        if streamed.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream"):
-            await write(streamed)
-            return http_reply(202)
-        return answer
+        if b"Content-Type: text/event-stream" not in streamed.partition(b"\r\n\r\n")[0]:
+            return answer
+        await write(streamed)
+        return http_reply(202)
 
     async def _answer(self, request: RawRequest) -> Answer:
         replies = self._replies.get(request.method)

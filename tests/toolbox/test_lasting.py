@@ -9,7 +9,10 @@ import anyio
 import pytest
 
 from app.domain.events import ServerReport
+from app.domain.spec import ServerSpec
 from app.toolbox.box import open_servers
+from app.toolbox.offers import Offer
+from app.toolbox.rollcall import RollCall
 from tests.fakes.mcp_servers import open_mcp_server, wait_until
 from tests.fakes.raw_mcp import (
     CUT,
@@ -391,3 +394,35 @@ async def test_subscription_that_breaks_is_begun_anew_and_counts_as_a_change() -
         await wait_until(lambda: names_of(run) == ["new"], 10)
         assert raw.asked["subscriptions/listen"] == 2
         hold.set()
+
+
+# What comes too late
+
+
+async def test_server_that_answers_in_the_moment_in_which_it_is_dismissed_is_not_told_of() -> None:
+    answer, told = anyio.Event(), list[Offer]()
+    server = operator("https://mcp.example.com/mcp")
+
+    async def ask(server: ServerSpec) -> Offer:
+        await answer.wait()
+        return Offer(server, "ready")
+
+    roll = RollCall([server], ask, told.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(roll.run)
+        await anyio.wait_all_tasks_blocked()
+        answer.set()
+        roll.dismiss()
+    assert not told
+
+
+async def test_change_that_is_listed_in_the_moment_in_which_the_run_ends_is_not_told_of() -> None:
+    def call(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED, result_of(request, text_result("fine"))])
+
+    for _ in range(20):
+        async with changing(pages(["echo"], ["other"]), call) as (raw, run):
+            await run.call("echo")
+            await wait_until(lambda raw=raw: raw.asked["tools/list"] == 2)
+            told = len(run.events)
+        assert len(run.events) == told
