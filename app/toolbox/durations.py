@@ -10,9 +10,12 @@ _REMEMBERED = 15
 """Calls of a tool. The median follows a lasting change after half of them, and one in three may be freaks."""
 _TOOLS = 4096
 _LEAST_FRACTION = 0.02
-"""Below it a projection is a guess times fifty and more, which is told only where it corrects what was learned."""
+_LEAST_SECONDS = 0.5
+"""Below them progress alone says nothing: some tell their first step when they begin it, others are slow to begin."""
 _HASTE = 3
 """How soon what is done says more than earlier calls did: at a fraction of 0.2 it is about even."""
+_EARLY = 0.05
+"""Up to this share of the expected time, progress counts for as much less as it is early."""
 _MOST_SECONDS = 86_400.0
 
 
@@ -56,12 +59,13 @@ def remaining_seconds(*, elapsed: float, fraction: float | None, expected: float
     if fraction == 1:
         return 0.0
     if elapsed == 0:
-        return None if expected is None else _told(expected * (1 - fraction))
+        return None if expected is None else _told(expected)
     if expected is None:
-        return _told(elapsed / fraction - elapsed) if fraction >= _LEAST_FRACTION else None
+        is_early = fraction < _LEAST_FRACTION or elapsed < _LEAST_SECONDS
+        return None if is_early else _told(elapsed / fraction - elapsed)
     # Both are wrong by factors, so they are blended as such. A call that takes longer than was expected proves that
     # wrong; what is left of it then is that it is not over.
-    trust = 1 - (1 - fraction) ** _HASTE
+    trust = (1 - (1 - fraction) ** _HASTE) * min(1.0, elapsed / expected / _EARLY)
     total = trust * (math.log(elapsed) - math.log(fraction)) + (1 - trust) * math.log(max(expected, elapsed))
     return _told(max(0.0, math.exp(min(total, 700.0)) - elapsed))
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
-from app.domain.jsontypes import Json, JsonObject, is_array, is_object
+from app.domain.jsontypes import Json, JsonObject, is_array, is_object, is_small
 from app.toolbox.results import clean_text
 from app.toolbox.schema import MAX_NODES, count_nodes, repair_schema, schema_refused
 
@@ -42,6 +42,8 @@ class ListedTool:
     """What the server claims of the tool's effects, in MCP's words. Claims, never grants."""
     output_schema: JsonObject | None = None
     """What the server says its structured results look like."""
+    is_checked_quickly: bool = True
+    """Whether to hold a small result against that takes no time worth speaking of."""
     digest: bytes = b""
     """Of name, description, schema and hints, as the server wrote them."""
     param_headers: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
@@ -123,7 +125,8 @@ class _Reader:
             parameters=repair_schema(schema),
             written=schema,
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
-            output_schema=_output_schema(entry, self._schema_bytes),
+            output_schema=(output := _output_schema(entry, self._schema_bytes)),
+            is_checked_quickly=output is None or (is_small(output) and "$ref" not in json.dumps(output)),
             digest=_digest(entry),
             param_headers=x_mcp_header_map(schema) if self._modern else {},
         )

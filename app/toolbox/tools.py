@@ -213,8 +213,9 @@ class McpToolbox:
         if raw.get("resultType") == "input_required":
             return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
         read = _Reading(raw, self._options.results, self._schema_to_check(entry))
-        # In a thread, where it is large: the server decides how much work its result is, and others wait for this loop.
-        outcome, fault = read() if is_small(raw) else await to_thread.run_sync(read, abandon_on_cancel=True)
+        # In a thread, where it may take a while: the server decides how much work it is, and others wait for this loop.
+        is_quick = is_small(raw) and (read.schema is None or entry.listed.is_checked_quickly)
+        outcome, fault = read() if is_quick else await to_thread.run_sync(read, abandon_on_cancel=True)
         if fault is not None:
             self._means.warned[_tool_key(entry)] = None
             _log.warning("A result of %s of %s does not follow its output schema: %s", tool.name, tool.server, fault)

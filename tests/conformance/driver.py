@@ -5,18 +5,22 @@
 The service runs in this process, behind its own socket, and its model is scripted: it calls every tool that it is
 offered once, all in one round, and then says that it is done. A server that asks a person gets `accept` with the form
 left empty. What came is printed, and the exit code is 0 when the run completed and every call has its result.
-The suite gives the arguments of some calls in its environment; all others are made from the tools' schemas.
+The suite gives the arguments of some calls in its environment; all others are made from the tools' schemas. One tool
+wants to be shown its neighbour's schema as our side of MCP keeps it, which no model is shown: models get it repaired.
 """
 
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import anyio
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from tests.fakes.service import Event, events, open_service
+from app.domain.spec import ServerSpec
+from app.toolbox.box import McpServers
+from tests.fakes.service import Event, Service, events, open_service
 from tests.fakes.upstream import Answer, Request, call, end, open_upstream, stream, text
 
 LONGEST_RUN_SECONDS: Final = 30
@@ -24,6 +28,9 @@ LONGEST_RUN_SECONDS: Final = 30
 
 SERVES_NO_CALLS: Final = {"json-schema-ref-no-deref"}
 """Scenarios whose servers list tools and refuse to call them."""
+
+WANTS_KEPT_SCHEMAS: Final = {"json-schema-2020-12-preservation"}
+SERVER: Final = "Conformance"
 
 _PLAUSIBLE: Final[JsonObject] = {
     "string": "text",
@@ -34,6 +41,11 @@ _PLAUSIBLE: Final[JsonObject] = {
     "array": [],
     "object": {},
 }
+
+
+def scenario() -> str | None:
+    """Name the scenario that this process is started for."""
+    return os.environ.get("MCP_CONFORMANCE_SCENARIO")
 
 
 def plausible(schema: Json, root: JsonObject) -> Json:
@@ -68,47 +80,61 @@ def given_arguments() -> list[tuple[str, JsonObject]]:
     return [(wanted["name"], wanted["arguments"]) for wanted in context.get("toolCalls", [])]
 
 
-def calls_of_all(tools: list[JsonObject]) -> list[tuple[str, JsonObject]]:
+def calls_of_all(tools: Sequence[JsonObject], kept: Mapping[str, JsonObject]) -> list[tuple[str, JsonObject]]:
     """Tell which calls the model makes of the tools that it is offered, as (name, arguments)."""
     offered: dict[str, JsonObject] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     wanted = [(name, arguments) for name, arguments in given_arguments() if name in offered]
     named = {name for name, _ in wanted}
     rest = {name: plausible(schema, schema) for name, schema in offered.items() if name not in named}
-    if "json_schema_echo" in rest:  # it wants to see what its neighbour's schema has become
-        rest["json_schema_echo"] = {"schema": offered["json_schema_2020_12_tool"]}
+    if "json_schema_echo" in rest:
+        rest["json_schema_echo"] = {"schema": kept["json_schema_2020_12_tool"]}
     return [*wanted, *rest.items()]
 
 
-def answer(request: Request) -> Answer:
+def answer(request: Request, kept: Mapping[str, JsonObject]) -> Answer:
     """Be the model: call all tools, then end."""
     asked = request.json
     if not asked.get("tools") or any(message["role"] == "tool" for message in asked["messages"]):
         return stream(text("Done."), end())
-    calls = enumerate(calls_of_all(asked["tools"]))
+    calls = enumerate(calls_of_all(asked["tools"], kept))
     pieces = [call(index, f"call_{index}", name, json.dumps(arguments)) for index, (name, arguments) in calls]
     return stream(*pieces, end("tool_calls"))
+
+
+async def kept_schemas(service: Service, url: str) -> dict[str, JsonObject]:
+    """Look up what the service has kept of the schemas of a server's tools, by the tools' names."""
+    servers: McpServers = service.app.state.doors.servers
+    offer = await servers._offers.of(ServerSpec(SERVER, url, "user"))
+    return {tool.name: tool.written for tool in offer.tools}
 
 
 def is_good(seen: list[Event]) -> bool:
     """Tell whether the server was reached, the run completed, and no call failed that could succeed."""
     states = [event.data["state"] for event in seen if event.name == "server"]
     failed = [event for event in seen if event.name == "tool/error"]
-    may_fail = os.environ.get("MCP_CONFORMANCE_SCENARIO") in SERVES_NO_CALLS
-    return states[-1:] == ["ready"] and seen[-1].data.get("outcome") == "completed" and (may_fail or not failed)
+    is_complete = states[-1:] == ["ready"] and seen[-1].data.get("outcome") == "completed"
+    return is_complete and (not failed or scenario() in SERVES_NO_CALLS)
 
 
 async def drive(url: str) -> int:
     """Send one run through the service; returns the exit code."""
     seen: list[Event] = []
-    server = {"name": "Conformance", "url": url, "required": True}
-    async with open_upstream(answer) as upstream, open_service(upstream, mcp_allow_insecure_urls=True) as service:
-        async with service.streaming(servers=[server], interactive=True, include=["tools"]) as (response, source):
+    kept: dict[str, JsonObject] = {}
+    body = {"servers": [{"name": SERVER, "url": url, "required": True}], "interactive": True}
+    async with (
+        open_upstream(lambda request: answer(request, kept)) as upstream,
+        open_service(upstream, mcp_allow_insecure_urls=True) as service,
+    ):
+        if scenario() in WANTS_KEPT_SCHEMAS:
+            kept |= await kept_schemas(service, url)
+        async with service.streaming(**body) as (response, source):
             async for event in events(source):
                 seen.append(event)
                 sys.stdout.write(f"{event.name} {json.dumps(event.data)}\n")
                 if event.name == "elicitation" and event.data["subtype"] == "request":
                     inputs = f"/v1/runs/{response.headers['x-run-id']}/inputs/{event.data['inputId']}"
-                    (await service.client.post(inputs, json={"action": "accept", "content": {}})).raise_for_status()
+                    answered = await service.client.post(inputs, json={"action": "accept", "content": {}})
+                    answered.raise_for_status()
     return 0 if is_good(seen) else 1
 
 

@@ -94,7 +94,9 @@ def play(scenario: Scenario) -> Verdict:
     limit = ["--timeout", str(_LONGEST_SCENARIO_SECONDS * 1000)]
     chosen = ["client", "--scenario", name, "--spec-version", revision, "--command", driver, *limit, "-o", str(results)]
     done = _suite(chosen)
-    checks: list[JsonObject] = [check for path in results.rglob("checks.json") for check in json.loads(path.read_text())]
+    checks: list[JsonObject] = [
+        check for path in results.rglob("checks.json") for check in json.loads(path.read_text())
+    ]
     written = [path.read_text() for pattern in ("stdout.txt", "stderr.txt") for path in results.rglob(pattern)]
     succeeded = sum(check["status"] == "SUCCESS" for check in checks)
     complaints = [

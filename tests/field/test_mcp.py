@@ -730,3 +730,580 @@ async def test_fr_082_older_transport_whose_stream_ends_fails_its_calls_at_once_
     assert codes(run) == ["tool_outcome_unknown"]
     assert told(it, 2)[1] == "fine"
     assert (it.mcp.asked["tools/call"], it.mcp.asked["GET"]) == (2, 2)
+
+
+# FR-083: readers that go while sessions are open
+
+
+@dataclass
+class Abort:
+    """How a run with two sessions ends before its time: which answers of which server, and after which event."""
+
+    replies: dict[str, Any]
+    sees: str
+    has_begun: str
+    answers: list[Answer] = field(default_factory=lambda: [calls("act", "box2_act")])
+
+
+ABORTS = {
+    "while calls run": Abort({"tools/call": HANG}, "tool/eta", "tools/call"),
+    "while tools are listed": Abort({"tools/list": HANG}, "status", "tools/list"),
+    "while hands are shaken": Abort({"initialize": HANG}, "status", "initialize"),
+    "while the model speaks": Abort({}, "stream", "initialize", [stream(text("a"), asyncio.Event())]),
+}
+
+
+@pytest.mark.parametrize("way", [LEGACY, WAYS["legacy sse"]], ids=["streamable", "sse"])
+@pytest.mark.parametrize("row", ABORTS.values(), ids=ABORTS)
+async def test_fr_083_reader_that_goes_while_sessions_are_open_leaves_nothing_behind(
+    row: Abort, way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [tool_entry("act")]
+    async with open_raw_mcp(row.replies, form=way[1], tools=tools, session_id="t1") as second:
+        others = [operator_server("box2", second.url)]
+        is_warm = row.sees != "status"
+        answers = [*([stream(text("warm"), end())] if is_warm else []), *row.answers]
+        async with open_met(row.replies, way=way, answers=answers, others=others, session_id="s1") as it:
+            before = tasks_of_service()
+            if is_warm:
+                await it.run()
+                before = await settled_tasks(it)
+            async with it.service.streaming(model="m") as (_, source):
+                reader = events(source)
+                while (await anext(reader)).name != row.sees:
+                    pass
+                await wait_until(lambda: it.mcp.asked[row.has_begun] and second.asked[row.has_begun])
+            await settled_tasks(it)
+            await wait_until(lambda: len(tasks_of_service()) <= len(before), 8)
+            assert it.service.app.state.doors.journal.running == 0
+            plain = await it.run(server_names=[])
+            assert plain.last["outcome"] == "completed"
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert "unhandled" not in caplog.text
+
+
+@pytest.mark.parametrize("reply", [HANG, CUT, http_reply(500)], ids=["hang", "cut", "500"])
+async def test_fr_083_server_that_cannot_be_closed_leaves_nothing_behind(
+    reply: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_met({"DELETE": reply}, session_id="s1", answers=[*ONE, *ONE]) as it:
+        first = await it.run()
+        await wait_until(lambda: it.mcp.asked["DELETE"] == 1)
+        second = await it.run()
+    assert (first.last["outcome"], second.last["outcome"]) == ("completed", "completed")
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+# FR-084: one server of many
+
+
+async def accepts_and_is_silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+@asynccontextmanager
+async def open_dead_ends() -> AsyncGenerator[list[Any]]:
+    """One server that refuses connections, and one that accepts them and never says a word."""
+    silent = await asyncio.start_server(accepts_and_is_silent, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        closed = taken.getsockname()[1]
+        try:
+            yield [
+                operator_server("refuses", f"http://127.0.0.1:{closed}/mcp"),
+                operator_server("silent", f"http://127.0.0.1:{port}/mcp"),
+            ]
+        finally:
+            silent.close()
+
+
+async def test_fr_084_dead_servers_are_named_and_the_healthy_one_is_used() -> None:
+    async with open_dead_ends() as dead, open_met(others=dead, connect_ms=600) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+    assert [tool["function"]["name"] for tool in it.request(0)["tools"]] == ["act"]
+    assert [states(run, name) for name in ("box", "refuses", "silent")] == [["ready"], ["unavailable"], ["unavailable"]]
+    assert message_of(run, "refuses") == "The server does not accept connections."
+    assert "0.6 seconds" in message_of(run, "silent")
+
+
+async def test_fr_084_slow_server_is_not_waited_for_for_long_where_another_is_ready() -> None:
+    async with open_dead_ends() as dead, open_met(others=dead, mcp_list_wait_ms=300, connect_ms=60_000) as it:
+        with anyio.fail_after(8):
+            run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+    assert states(run, "silent")[0] == "waiting"
+    prepared = [event.data.get("status") for event in run.events].index("prepared")
+    assert "silent" in [event.data.get("name") for event in run.events[:prepared]]
+
+
+async def test_fr_084_slow_server_joins_later_under_names_that_stay() -> None:
+    may_list = asyncio.Event()
+
+    async def listing(request: RawRequest) -> bytes:
+        await may_list.wait()
+        return json_reply(result_of(request, {"tools": [tool_entry("act"), tool_entry("late")]}))
+
+    async def call(request: RawRequest) -> bytes:
+        may_list.set()
+        await wait_until(lambda: slow.asked["tools/list"] == 1)
+        return json_reply(result_of(request, text_result("fine")))
+
+    async with (
+        open_raw_mcp({"tools/list": listing, "tools/call": result(text_result("late one"))}) as slow,
+        open_met(
+            {"tools/call": call},
+            others=[operator_server("slow", slow.url)],
+            mcp_list_wait_ms=100,
+            answers=[*ONE, *ONE, calls("late")],
+        ) as it,
+    ):
+        run = await it.run()
+    assert is_whole(run, it)
+    assert offered(it, 0) == ["act"]
+    assert offered(it, 3)[0] == "act"
+    assert "late" in offered(it, 3)
+    assert len(offered(it, 3)) == 3
+    assert told(it, 3) == ["fine", "fine", "late one"]
+    assert states(run, "slow") == ["waiting", "ready"]
+
+
+async def test_fr_084_text_chat_works_without_any_server() -> None:
+    async with open_dead_ends() as dead, open_met(others=dead, answers=[], connect_ms=400) as it:
+        run = await it.run(server_names=["refuses", "silent"])
+    assert is_whole(run, it)
+    assert run.status("prepared")["tools"] == "not_applicable"
+    assert "tools" not in it.request(0)
+    assert [states(run, name) for name in ("refuses", "silent")] == [["unavailable"], ["unavailable"]]
+
+
+# FR-085: redirects
+
+
+def moved(old: str, new: str, replies: Replies, *, status: int = 307) -> dict[str, Reply]:
+    """Answer each message at `old` with a redirect to `new`, and there with what is in `replies`."""
+
+    def reply_of(method: str) -> Reply:
+        def reply(request: RawRequest) -> Any:
+            if request.path == old:
+                return http_reply(status, HTML, "text/html", Location=new)
+            answer: Any = replies[method]
+            return answer(request) if callable(answer) else answer
+
+        return reply
+
+    return {method: reply_of(method) for method in replies}
+
+
+def well_behaved(era: Era) -> dict[str, Reply]:
+    cache = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if era == "modern" else {}
+    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, **cache}
+    return {
+        "server/discover": result(discovered) if era == "modern" else error(-32601, "unknown"),
+        "initialize": result(HELLO, Mcp_Session_Id="s1") if era == "legacy" else error(-32601, "unknown"),
+        "notifications/initialized": http_reply(202),
+        "tools/list": result({"tools": [tool_entry("act")], **cache}),
+        "tools/call": result(text_result("fine")),
+        "GET": http_reply(405),
+        "DELETE": http_reply(200),
+    }
+
+
+MOVES: dict[str, tuple[str, str]] = {
+    "to a slash": ("/mcp", "/mcp/"),
+    "from a slash": ("/mcp/", "/mcp"),
+    "to a query": ("/mcp", "/mcp/?v=2"),
+    "by a relative path": ("/mcp", "./mcp/"),
+}
+
+
+@both_eras
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize(("old", "new"), MOVES.values(), ids=MOVES)
+async def test_fr_085_redirect_is_followed_with_method_body_and_headers(
+    old: str, new: str, status: int, way: Way
+) -> None:
+    replies = moved(old, new, well_behaved(way[0]), status=status)
+    async with open_raw_mcp(replies, era=way[0]) as mcp:
+        box = operator_server("moved", mcp.url.removesuffix("/mcp") + old, **AUTHORIZED)
+        async with open_met(others=[box]) as it:
+            run = await it.run(server_names=["moved"])
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+    there = [request for request in mcp.requests if request.path != old]
+    here = [request for request in mcp.requests if request.path == old]
+    assert [(r.http_method, r.body) for r in there] == [(r.http_method, r.body) for r in here]
+    assert {request.headers["authorization"] for request in mcp.requests} == {f"Bearer {TOKEN}"}
+    versions = [request.headers.get("mcp-protocol-version") for request in there]
+    assert versions == [request.headers.get("mcp-protocol-version") for request in here]
+    sessions = [request.headers.get("mcp-session-id") for request in there]
+    assert sessions == [request.headers.get("mcp-session-id") for request in here]
+    assert Counter(request.method for request in there)["tools/call"] == 1
+
+
+@both_eras
+async def test_fr_085_two_hops_are_followed(way: Way) -> None:
+    last = moved("/mcp/", "/v2/mcp", well_behaved(way[0]))
+    async with open_met(moved("/mcp", "/mcp/", last), way=way, server=AUTHORIZED) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+    assert [request.path for request in sent(it, "tools/call")] == ["/mcp", "/mcp/", "/v2/mcp"]
+    assert len({request.body for request in sent(it, "tools/call")}) == 1
+
+
+ELSEWHERE: dict[str, str] = {
+    "itself": "/mcp",
+    "another host": "http://localhost:{port}/mcp",
+    "another port": "http://127.0.0.1:{other}/mcp",
+    "another scheme": "https://127.0.0.1:{port}/mcp",
+    "another host without a scheme": "//localhost:{other}/mcp",
+    "a name with ours in front": "http://127.0.0.1:{port}@localhost:{other}/mcp",
+    "no address": "http://[::1/mcp",
+    "a file": "file:///etc/hostname",
+    "nothing": "",
+}
+
+
+@both_eras
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_fr_085_redirect_that_leaves_the_origin_or_loops_is_not_followed(
+    place: str, status: int, way: Way
+) -> None:
+    async with open_raw_mcp(era=way[0]) as other:
+        other_port = other.url.split(":")[2].split("/")[0]
+
+        def redirect(request: RawRequest) -> bytes:
+            port = request.headers["host"].partition(":")[2]
+            return http_reply(status, HTML, "text/html", Location=place.format(port=port, other=other_port))
+
+        replies: Replies = dict.fromkeys(("server/discover", "initialize"), redirect)
+        async with open_met(replies, way=way, server=AUTHORIZED, answers=[]) as it:
+            run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["unavailable"]
+    assert len(it.mcp.requests) <= 6
+    assert it.mcp.asked["GET"] == 0
+    assert other.requests == []
+    assert not {MARKER, TOKEN, "localhost"} & set(all_that_was_said(run, it).split())
+    assert "localhost" not in all_that_was_said(run, it)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303])
+async def test_fr_085_redirect_that_would_make_a_get_of_a_call_is_not_followed(status: int) -> None:
+    replies: Replies = {"tools/call": http_reply(status, b"", Location="/mcp/")}
+    async with open_met(replies) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert codes(run) == ["server_unreachable"]
+    assert [request.path for request in it.mcp.requests if request.path != "/mcp"] == []
+
+
+# FR-086: authorization
+
+WANTING: dict[str, tuple[Reply, str | None]] = {
+    "401 with a challenge": (http_reply(401, HTML, "text/html", WWW_Authenticate=CHALLENGE), CHALLENGE),
+    "401 as an error": (
+        json_reply(rpc_error(-32001, f"{MARKER} unauthorized", None), 401, WWW_Authenticate=CHALLENGE),
+        CHALLENGE,
+    ),
+    "401 without": (http_reply(401, b"no"), None),
+    "403 with a challenge": (
+        http_reply(403, b"no", WWW_Authenticate='Bearer error="insufficient_scope", scope="files:read"'),
+        'Bearer error="insufficient_scope", scope="files:read"',
+    ),
+    "401 that says the token back": (
+        http_reply(401, TOKEN.encode(), WWW_Authenticate=f'Bearer error="bad token {TOKEN}"'),
+        'Bearer error="bad token …"',
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["server/discover", "initialize", "tools/list"])
+@pytest.mark.parametrize("row", WANTING.values(), ids=WANTING)
+async def test_fr_086_server_that_wants_authorization_is_told_as_such_and_costs_the_others_nothing(
+    row: tuple[Reply, str | None], method: str
+) -> None:
+    reply, challenge = row
+    async with open_raw_mcp({method: reply}) as closed:
+        others = [operator_server("closed", closed.url, **AUTHORIZED)]
+        async with open_met(others=others) as it:
+            run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+    assert (states(run), states(run, "closed")) == (["ready"], ["authRequired"])
+    told_of = next(data for data in run.named("server") if data["name"] == "closed")
+    assert told_of.get("challenge") == challenge
+    assert closed.asked[method] == 1
+    assert closed.asked["GET"] == 0
+    assert TOKEN not in all_that_was_said(run, it)
+    assert MARKER not in all_that_was_said(run, it)
+
+
+@every_way
+@pytest.mark.parametrize("row", WANTING.values(), ids=WANTING)
+async def test_fr_086_authorization_that_a_call_wants_is_told_once_and_the_run_goes_on(
+    row: tuple[Reply, str | None], way: Way
+) -> None:
+    reply, challenge = row
+    async with open_met({"tools/call": reply}, way=way, server=AUTHORIZED, answers=[*ONE, *ONE]) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert codes(run) == ["tool_failed"] * 2
+    assert all("wants authorization" in content for content in told(it, 2))
+    assert states(run) == ["ready", "authRequired"]
+    assert run.named("server")[1].get("challenge") == challenge
+    assert it.mcp.asked["tools/call"] == 2
+    assert it.mcp.asked["initialize"] <= 1
+    assert TOKEN not in all_that_was_said(run, it)
+    assert MARKER not in all_that_was_said(run, it)
+
+
+# FR-087, FR-088: what a server asks during a call
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+QUESTIONS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "elicitation": ("elicitation/create", {"message": "sure?", "requestedSchema": SCHEMA}),
+    "elicitation without a schema": ("elicitation/create", {"message": "sure?"}),
+    "elicitation by page": (
+        "elicitation/create",
+        {"mode": "url", "message": "m", "url": "https://a.example/", "elicitationId": "e"},
+    ),
+    "sampling": ("sampling/createMessage", {"messages": [], "maxTokens": 5}),
+    "roots": ("roots/list", None),
+    "nothing known": ("x/unknown", {"a": 1}),
+    "our own method": ("tools/list", {}),
+}
+
+
+def asking(method: str, params: Any, id_: Any, answered: asyncio.Event) -> Reply:
+    """Run a tool that asks something first, and ends only once it has been answered."""
+
+    async def call(request: RawRequest) -> bytes:
+        question = {"jsonrpc": "2.0", "id": id_, "method": method, **({} if params is None else {"params": params})}
+        await request.write(sse_reply([question], end=False))
+        await answered.wait()
+        return sse_frame(result_of(request, text_result("after the answer"))) + b"0\r\n\r\n"
+
+    return call
+
+
+def announced(it: Field) -> dict[str, Any]:
+    return sent(it, "initialize")[-1].rpc["params"]["capabilities"]
+
+
+@pytest.mark.parametrize("form", ["json", "sse"], ids=["streamable", "sse"])
+@pytest.mark.parametrize("id_", [9, "q-1", 0])
+@pytest.mark.parametrize("row", QUESTIONS.values(), ids=QUESTIONS)
+async def test_fr_087_server_that_asks_what_is_not_served_is_refused_at_once_and_its_tool_can_end(
+    row: tuple[str, dict[str, Any] | None], id_: Any, form: Form
+) -> None:
+    answered = asyncio.Event()
+    answers: list[Any] = []
+
+    def post(request: RawRequest) -> bytes:
+        answers.append(request.rpc)
+        answered.set()
+        return http_reply(202)
+
+    replies: Replies = {"tools/call": asking(*row, id_, answered), "POST": post}
+    async with open_met(replies, way=("legacy", form)) as it:
+        with anyio.fail_after(8):
+            run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["after the answer"]
+    assert not {"elicitation", "sampling", "roots"} & set(announced(it))
+    (answer,) = answers
+    assert answer["id"] == id_
+    assert type(answer["id"]) is type(id_)
+    is_declined = answer.get("result") == {"action": "decline"}
+    assert is_declined or isinstance(answer["error"]["code"], int)
+    assert run.named("elicitation") == []
+
+
+async def test_fr_087_question_is_put_to_a_person_who_is_there() -> None:
+    answered = asyncio.Event()
+    answers: list[Any] = []
+
+    def post(request: RawRequest) -> bytes:
+        answers.append(request.rpc)
+        answered.set()
+        return http_reply(202)
+
+    replies: Replies = {"tools/call": asking(*QUESTIONS["elicitation"], 9, answered), "POST": post}
+    async with open_met(replies) as it:
+        async with it.service.streaming(model="m", interactive=True) as (response, source):
+            run = Run(response)
+            async for event in events(source):
+                run.events.append(event)
+                if event.data.get("subtype") == "request":
+                    url = f"/v1/runs/{response.headers['x-run-id']}/inputs/{event.data['inputId']}"
+                    body = {"action": "accept", "content": {"ok": True}}
+                    assert (await it.service.client.post(url, json=body)).status_code == 204
+    assert is_whole(run, it)
+    assert announced(it)["elicitation"] == {"form": {}, "url": {}}
+    assert answers[0]["result"] == {"action": "accept", "content": {"ok": True}}
+    assert told(it) == ["after the answer"]
+    assert [data["subtype"] for data in run.named("elicitation")] == ["request", "resolved"]
+
+
+@both_eras
+async def test_fr_087_modern_tool_that_needs_a_person_fails_where_nobody_is(way: Way) -> None:
+    wanted = {"q1": {"method": "elicitation/create", "params": {"message": "sure?", "requestedSchema": SCHEMA}}}
+    asks = result({"resultType": "input_required", "inputRequests": wanted, "requestState": "s"})
+    async with open_met({"tools/call": asks}, way=way) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert codes(run) == ["tool_failed"]
+    assert it.mcp.asked["tools/call"] == 1
+
+
+@pytest.mark.parametrize("form", ["json", "sse"], ids=["streamable", "sse"])
+@pytest.mark.parametrize("id_", ["p1", 1, 0, "", 2**53, "1"])
+async def test_fr_088_ping_during_a_call_is_answered_at_once(id_: Any, form: Form) -> None:
+    answered = asyncio.Event()
+    answers: list[Any] = []
+
+    def post(request: RawRequest) -> bytes:
+        answers.append(request.rpc)
+        if len(answers) == 3:
+            answered.set()
+        return http_reply(202)
+
+    async def call(request: RawRequest) -> bytes:
+        ping = {"jsonrpc": "2.0", "id": id_, "method": "ping"}
+        await request.write(sse_reply([ping, {**ping, "params": {}}, {**ping, "id": "other"}], end=False))
+        await answered.wait()
+        return sse_frame(result_of(request, text_result("after the answers"))) + b"0\r\n\r\n"
+
+    async with open_met({"tools/call": call, "POST": post}, way=("legacy", form), session_id="s1") as it:
+        with anyio.fail_after(8):
+            run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["after the answers"]
+    expected = [{"jsonrpc": "2.0", "id": each, "result": {}} for each in (id_, id_, "other")]
+    assert sorted(answers, key=str) == sorted(expected, key=str)
+
+
+async def test_fr_088_ping_on_the_connections_own_stream_is_answered_during_a_call() -> None:
+    answered, opened = asyncio.Event(), asyncio.Event()
+    streams: list[RawRequest] = []
+
+    async def open_stream(request: RawRequest) -> str:
+        await request.write(sse_reply([], end=False))
+        streams.append(request)
+        opened.set()
+        return HANG
+
+    async def call(request: RawRequest) -> bytes:
+        await opened.wait()
+        await streams[0].write(sse_frame({"jsonrpc": "2.0", "id": "p1", "method": "ping"}))
+        await answered.wait()
+        return json_reply(result_of(request, text_result("after the answer")))
+
+    def post(request: RawRequest) -> bytes:
+        answered.set()
+        assert request.rpc == {"jsonrpc": "2.0", "id": "p1", "result": {}}
+        return http_reply(202)
+
+    async with open_met({"tools/call": call, "POST": post, "GET": open_stream}, session_id="s1") as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["after the answer"]
+
+
+# FR-089: which era
+
+UNKNOWN: dict[str, Reply] = {
+    "unknown method": error(-32601, "unknown method"),
+    "invalid request": error(-32600, "invalid"),
+    "invalid params": error(-32602, "invalid"),
+    "any error": error(-32000, "what?"),
+    "error for no id": lambda _request: json_reply(rpc_error(-32601, "unknown", None)),
+    "400 with an error": error(-32600, "Bad Request: Unsupported protocol version", status=400),
+    "version error": error(-32022, "unsupported", status=400),
+    "not a discovery": result({"hello": "world"}),
+    "versions that nobody knows": result({"supportedVersions": ["2099-01-01"], "capabilities": {}}),
+    "page": HTML_PAGE,
+    "empty": http_reply(200, b"", "application/json"),
+    "202": http_reply(202),
+    "stream without an event": sse_reply([]),
+    "cut": CUT,
+    **{
+        f"status {status}": http_reply(status, HTML, "text/html") for status in (400, 404, 405, 406, 415, 422, 500, 501)
+    },
+}
+
+
+@pytest.mark.parametrize("reply", UNKNOWN.values(), ids=UNKNOWN)
+async def test_fr_089_any_unknown_answer_to_the_probe_means_the_older_era(reply: Reply) -> None:
+    async with open_met({"server/discover": reply}, answers=[*ONE, stream(text("Done."), end()), *ONE]) as it:
+        run = await it.run()
+        again = await it.run()
+    assert is_whole(run, it)
+    assert is_whole(again, it)
+    assert told(it) == ["fine"]
+    assert it.mcp.asked["server/discover"] == 1
+    assert MARKER not in all_that_was_said(run, it)
+
+
+async def test_fr_089_server_that_swallows_the_probe_is_of_the_older_era() -> None:
+    async with open_met({"server/discover": HANG}, connect_ms=20_000, mcp_list_wait_ms=10_000) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+
+
+NOT_ABOUT_THE_ERA: dict[str, tuple[Reply, str]] = {
+    "401": (http_reply(401, WWW_Authenticate=CHALLENGE), "authRequired"),
+    "401 without a challenge": (http_reply(401), "authRequired"),
+    "403 with a challenge": (http_reply(403, WWW_Authenticate=CHALLENGE), "authRequired"),
+    "redirect elsewhere": (http_reply(307, Location="https://a.example/mcp"), "unavailable"),
+    "redirect to sign in": (http_reply(302, Location="https://a.example/login"), "unavailable"),
+}
+
+
+@pytest.mark.parametrize("row", NOT_ABOUT_THE_ERA.values(), ids=NOT_ABOUT_THE_ERA)
+async def test_fr_089_what_says_nothing_of_the_era_is_no_reason_for_the_older_one(row: tuple[Reply, str]) -> None:
+    reply, state = row
+    async with open_met({"server/discover": reply}, answers=[]) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == [state]
+    assert it.mcp.asked == {"server/discover": 1}
+
+
+async def test_fr_089_untrusted_tls_is_told_and_nothing_older_is_tried() -> None:
+    async with open_met(answers=[]) as it:
+        url = it.mcp.url.replace("http://", "https://")
+        body = {"name": "tls", "url": url}
+        answer = (await it.service.client.post("/v1/servers/check", json={"name": "box"})).json()
+        refused = (await it.service.client.post("/v1/servers/check", json=body)).json()
+    assert answer["era"] == "legacy"
+    assert refused["reachable"] is False
+    assert it.mcp.asked["initialize"] == 1
+
+
+@pytest.mark.parametrize("session_id", [None, "s1"])
+@both_eras
+async def test_fr_089_era_is_remembered(way: Way, session_id: str | None) -> None:
+    answers = [*ONE, stream(text("Done."), end()), *ONE]
+    async with open_met(way=way, session_id=session_id, answers=answers) as it:
+        await it.run()
+        await it.run()
+    assert told(it, 3) == ["fine"]
+    assert it.mcp.asked["server/discover"] == 1
+    assert it.mcp.asked["initialize"] == (0 if way == MODERN else 2 if session_id else 1)
+
+
+async def test_fr_089_modern_server_is_never_greeted() -> None:
+    async with open_met(way=MODERN) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert set(it.mcp.asked) == {"server/discover", "tools/list", "tools/call"}
+    versions = {request.headers.get("mcp-protocol-version") for request in it.mcp.requests}
+    assert versions == {"2026-07-28"}

@@ -32,12 +32,12 @@ FAULTS: list[tuple[Json, Any, str]] = [
     (2, {"minimum": 10**4000}, "must be at least its limit"),
     (5, {"multipleOf": 2}, "must be a multiple of 2"),
     (0.35, {"multipleOf": 0.1}, "must be a multiple of 0.1"),
-    ("", {"minLength": 1}, "must have at least 1 characters"),
-    ("ab", {"maxLength": 1}, "must have at most 1 characters"),
-    ([], {"minItems": 1}, "must have at least 1 entries"),
-    ([1, 2], {"maxItems": 1}, "must have at most 1 entries"),
-    ({}, {"minProperties": 1}, "must have at least 1 properties"),
-    ({"a": 1}, {"maxProperties": 0}, "must have at most 0 properties"),
+    ("", {"minLength": 1}, "must have 1 or more characters"),
+    ("ab", {"maxLength": 1}, "must have 1 or fewer characters"),
+    ([], {"minItems": 1}, "must have 1 or more entries"),
+    ([1, 2], {"maxItems": 1}, "must have 1 or fewer entries"),
+    ({}, {"minProperties": 1}, "must have 1 or more properties"),
+    ({"a": 1}, {"maxProperties": 0}, "must have 0 or fewer properties"),
     ([{"a": [1]}, {"a": [1.0]}], {"uniqueItems": True}, "must not have the same entry twice"),
     ({}, {"required": ["a"]}, "a: is missing"),
     ({"a": 1}, {"dependentRequired": {"a": ["b"]}}, "b: is missing, and needed beside a"),
@@ -52,12 +52,12 @@ FAULTS: list[tuple[Json, Any, str]] = [
     ([1], {"prefixItems": [TEXT]}, "0: must be a string"),
     ([1], {"contains": TEXT}, "has too few entries of the kind that it must have"),
     ([1, 1], {"contains": WHOLE, "maxContains": 1}, "has too many entries of one kind"),
-    ("a", {"allOf": [TEXT, {"minLength": 2}]}, "must have at least 2 characters"),
+    ("a", {"allOf": [TEXT, {"minLength": 2}]}, "must have 2 or more characters"),
     (1, {"not": WHOLE}, "has a form that is not allowed"),
     (1, {"not": {}}, "has a form that is not allowed"),
     (1, {"oneOf": [WHOLE, {"type": "number"}]}, "must fit only one of its alternatives"),
     (1, {"if": WHOLE, "then": {"minimum": 2}}, "must be at least 2"),
-    ("", {"if": WHOLE, "else": {"minLength": 2}}, "must have at least 2 characters"),
+    ("", {"if": WHOLE, "else": {"minLength": 2}}, "must have 2 or more characters"),
     (1, {"$ref": "#/$defs/a%20b~1c", "$defs": {"a b/c": TEXT}}, "must be a string"),
     (
         1,
@@ -67,7 +67,7 @@ FAULTS: list[tuple[Json, Any, str]] = [
     ({"a": {"a": {"a": 1}}}, {"type": "object", "properties": {"a": {"$ref": "#"}}}, "a.a.a: must be an object"),
     # The alternative that was meant is the one that came furthest.
     (1, {"anyOf": [TEXT, {"type": ["null", "array"]}]}, "must be a string or null or an array"),
-    ("", {"anyOf": [NULL, {"type": "string", "minLength": 1}]}, "must have at least 1 characters"),
+    ("", {"anyOf": [NULL, {"type": "string", "minLength": 1}]}, "must have 1 or more characters"),
     ("x", {"anyOf": [{"enum": ["a"]}, NULL]}, "must be a value that is allowed"),
     ("x", {"anyOf": [{"const": "a"}, {"const": "b"}]}, "fits none of its alternatives"),
     ({}, {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, "fits none of its alternatives"),
@@ -221,23 +221,23 @@ BOMBS: list[tuple[str, Json, Any]] = [
 ]
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    start = process_time()
-    work()
-    return process_time() - start
+def effort(work: Callable[[], object]) -> float:
+    """The least CPU time of two, in seconds; for comparing with that of other work."""
+    times: list[float] = []
+    for _ in range(2):
+        began = process_time()
+        work()
+        times.append(process_time() - began)
+    return min(times)
 
 
 @pytest.mark.parametrize(("value", "schema"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
 def test_too_much_work_ends_early_and_is_no_fault(value: Json, schema: JsonObject) -> None:
-    # Other work that takes about as long as may be spent: 300 checks of a tool's usual arguments.
-    usual: JsonObject = {"properties": {f"p{number}": TEXT for number in range(20)}}
-    arguments = {f"p{number}": "x" for number in range(20)}
-
-    def measure() -> float:
-        return seconds_of(lambda: [fault_of_value(arguments, usual) for _ in range(300)])
-
     assert fault_of_value(value, schema) is None
-    assert min(seconds_of(lambda: fault_of_value(value, schema)) for _ in range(2)) < 10 * measure()
+    usual: JsonObject = {"properties": {f"p{number}": TEXT for number in range(20)}}
+    arguments: JsonObject = {f"p{number}": "x" for number in range(20)}
+    hundred = effort(lambda: [fault_of_value(arguments, usual) for _ in range(100)])
+    assert effort(lambda: fault_of_value(value, schema)) < 20 * hundred
 
 
 def test_what_is_large_but_not_too_large_is_judged() -> None:
@@ -290,28 +290,22 @@ PLAIN: st.SearchStrategy[Json] = st.sampled_from([True, False, {}, TEXT, WHOLE, 
 SCHEMAS = schemas_over(schemas_over(schemas_over(PLAIN) | PLAIN) | PLAIN)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(VALUES, SCHEMAS, PLAIN, PLAIN)
 def test_what_can_be_judged_is_judged_as_the_standard_says(
     value: Json, schema: Json, first: Json, second: Json
 ) -> None:
     whole: JsonObject = {**schema, "$defs": {"a": first, "b": second}}
-    faults = Draft202012Validator(whole, registry=Registry()).iter_errors(value)
-    assert (fault_of_value(value, whole) is None) == (not list(faults))
+    judge = Draft202012Validator(whole, registry=Registry())
+    is_valid: bool = judge.is_valid(value)  # pyright: ignore[reportUnknownMemberType] - one parameter is untyped
+    assert (fault_of_value(value, whole) is None) == is_valid
 
 
 KEYWORDS = [
-    *map(str, Draft202012Validator.VALIDATORS),
-    "then",
-    "else",
-    "$defs",
-    "definitions",
-    "minContains",
-    "maxContains",
-    "$id",
-    "$schema",
+    *(str(key) for key in Draft202012Validator.VALIDATORS),
+    *("then", "else", "$defs", "definitions", "minContains", "maxContains", "$id", "$schema", "$anchor"),
+    *("nullable", "dependencies", "additionalItems"),
 ]
-KEYWORDS += ["$anchor", "nullable", "dependencies", "additionalItems"]
 WILD_LEAVES = (
     LEAVES
     | st.floats()
@@ -326,7 +320,7 @@ WILD = st.recursive(
 WILD_SCHEMAS = st.dictionaries(st.sampled_from(KEYWORDS), WILD, max_size=5)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(WILD, WILD_SCHEMAS)
 def test_nothing_raises_and_the_schema_is_not_changed(value: Json, schema: JsonObject) -> None:
     before = repr((value, schema))

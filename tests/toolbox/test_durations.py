@@ -74,7 +74,9 @@ def test_tools_that_were_used_last_are_remembered() -> None:
         (1.0, 0.25, None, 3.0),
         (1.0, 1.0, None, 0.0),
         (9.0, 1.0, 2.0, 0.0),
-        (0.0, 0.25, 2.0, 1.5),
+        (0.0, 0.25, 2.0, 2.0),
+        (0.4, 0.25, None, None),
+        (0.4, 1.0, None, 0.0),
         (0.0, 0.25, None, None),
         (1.0, 0.001, None, None),
         # What is no fraction, or no time, counts as unknown.
@@ -102,6 +104,12 @@ def test_an_early_sliver_does_not_outweigh_what_was_learned(elapsed: float) -> N
     assert left == pytest.approx(2.0 - elapsed, abs=0.1)
 
 
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
+def test_a_first_step_that_is_told_at_once_does_not_outweigh_what_was_learned(fraction: float) -> None:
+    left = remaining_seconds(elapsed=0.01, fraction=fraction, expected=10.0)
+    assert left == pytest.approx(10.0, abs=1.5)
+
+
 def linear(share: float) -> float:
     return share
 
@@ -121,20 +129,20 @@ def fast_start(share: float) -> float:
     [
         (linear, 1.0, 0.001, 0.001),
         (linear, None, 0.001, 0.001),
-        (linear, 3.0, 1.25, 0.15),
+        (linear, 3.0, 1.5, 0.15),
         (linear, 1 / 3, 0.6, 0.09),
         (slow_start, 1.0, 0.65, 0.65),
         (slow_start, 3.0, 2.5, 2.5),
         (slow_start, None, 4.01, 4.01),
         (fast_start, 1.0, 0.76, 0.31),
-        (fast_start, 3.0, 0.72, 0.29),
+        (fast_start, 3.0, 0.64, 0.29),
     ],
 )
 def test_error_is_bounded_in_shares_of_the_whole_call(
     pace: Callable[[float], float], learned: float | None, *, from_tenth: float, from_half: float
 ) -> None:
     errors: dict[float, float] = {}
-    for total in (0.5, 10.0, 600.0):
+    for total in (6.0, 60.0, 600.0):
         for percent in range(10, 100):
             share = percent / 100
             expected = None if learned is None else learned * total

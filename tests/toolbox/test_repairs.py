@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.jsontypes import JsonObject
@@ -105,6 +105,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_something_is_told_exactly_where_something_was_changed(schema: JsonObject) -> None:
     if schema_refused(schema, max_bytes=10_000) is None:

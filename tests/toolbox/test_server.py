@@ -691,7 +691,7 @@ async def test_progress_restarts_the_silence_limit_and_arrives(kind: Kind) -> No
         outcome = await run.call("slow", seen.append, steps=4, pause=0.2)
         assert outcome.text == "done after 4"
         assert seen[0] == Progress(1.0, 4.0, "step 1")
-        assert seen[-1] == Progress(4.0, 4.0, "step 4")
+        assert seen[-1] == Progress(4.0, 4.0, "step 4", 0.0)
 
 
 async def test_endless_progress_ends_at_the_hard_limit() -> None:
