@@ -58,6 +58,11 @@ _UNHEEDED_SECONDS = 5.0
 _INTRODUCTION_SECONDS = 1.0
 """For so long other messages wait until the server has acknowledged the end of the handshake."""
 _REDIRECTS = 2
+_SHORT_SECONDS = 10.0
+_SHORT_STREAMS = 8
+"""So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
+quickly as the server says."""
+_FIRST_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,8 @@ class Wire(httpx2.AsyncBaseTransport):
         """
         self.session_id: str | None = None
         self._session_gone = False
+        self._short_streams = 0
+        """How often the connection's own event stream ended soon after it was opened."""
         self._undelivered: set[anyio.Event] = set()
         self._introduced: anyio.Event | None = None
         self._introduced_by = 0.0
@@ -205,8 +212,9 @@ class Wire(httpx2.AsyncBaseTransport):
     async def _open_stream(self, request: httpx2.Request) -> httpx2.Response:
         """Open an event stream: that of the connection, or the rest of an answer that broke off."""
         exchange = under_way.get() or Exchange(0)
-        if anyio.current_time() > exchange.ends_at:
+        if not await self._may_open(request, exchange):
             return httpx2.Response(405)
+        opened_at = anyio.current_time()
         fault: Fault | None = None
         try:
             response = await self._send(request)
@@ -226,8 +234,22 @@ class Wire(httpx2.AsyncBaseTransport):
         exchange.status = response.status_code
         if fault is None:
             exchange.broke_off = False
-            response.stream = WatchedBody(response, None, self._on_stream_end or (lambda: _break_off(exchange)))
+
+            def ended() -> None:
+                _break_off(exchange)
+                if not exchange.is_asked and anyio.current_time() - opened_at < _SHORT_SECONDS:
+                    self._short_streams += 1
+
+            response.stream = WatchedBody(response, None, self._on_stream_end or ended)
         return response
+
+    async def _may_open(self, request: httpx2.Request, exchange: Exchange) -> bool:
+        """Tell whether to open an event stream; the connection's own, where it keeps ending, ever more slowly."""
+        if exchange.is_asked:
+            return exchange.may_be_taken_up(request.headers.get("last-event-id", ""))
+        if self._short_streams:
+            await anyio.sleep(_FIRST_PAUSE_SECONDS * 2**self._short_streams)
+        return self._short_streams <= _SHORT_STREAMS
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
         if self._session_gone:

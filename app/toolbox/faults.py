@@ -36,6 +36,9 @@ class Fault:
     """`WWW-Authenticate`; only with `auth`, and empty where a 401 came without."""
 
 
+_TAKE_UPS = 3
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request on its way: how long its answer may be silent, and what became of it on the level of HTTP."""
@@ -59,6 +62,17 @@ class Exchange:
     """The wait for its answer, while there is one."""
     inquiry: object = None
     """Whom the server may ask on the stream that answers it (an `Inquiry`)."""
+    is_asked: bool = False
+    """Somebody waits for its answer; not the handshake, in whose context the connection's own stream is read."""
+    taken_up_after: str | None = None
+    take_ups: int = 0
+    """How often its answer was taken up after the same event, where its stream broke off."""
+
+    def may_be_taken_up(self, event_id: str) -> bool:
+        """Tell whether to go on with an answer that broke off: a few times, and anew once something new has come."""
+        self.take_ups = self.take_ups + 1 if event_id == self.taken_up_after else 1
+        self.taken_up_after = event_id
+        return self.take_ups <= _TAKE_UPS and current_time() <= self.ends_at
 
     def end_within(self, seconds: float) -> None:
         """Nobody waits for its answer any more: what is under way may go on for so long."""

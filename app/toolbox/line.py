@@ -4,6 +4,7 @@ A caller waits for its own answer and for the end of the connection: in a cancel
 cancels when the connection is over. Deadlines live here, outside the HTTP client, whose limits restart with every byte.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -182,6 +183,10 @@ class Line:
         is_quiet = not self._is_over and not self._calls
         return is_quiet and anyio.current_time() - self._heard >= self.limits.rest_seconds
 
+    def suspect(self) -> None:
+        """Have it asked for a sign of life before it is used again."""
+        self._heard = -math.inf
+
     async def answers(self) -> bool:
         """Make sure that it still works, where it has rested for a while. One that does not is over then."""
         if not self._has_rested:
@@ -261,7 +266,7 @@ class Line:
             raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         inquiry = None if call is None else call.inquiry
         silence = seconds + _GRACE_SECONDS + (0 if inquiry is None else self.limits.person_seconds)
-        exchange = Exchange(silence, on_fault=scope.cancel, inquiry=inquiry)
+        exchange = Exchange(silence, on_fault=scope.cancel, inquiry=inquiry, is_asked=True)
         token = under_way.set(exchange)
         self._calls.add(scope)
         try:

@@ -118,9 +118,9 @@ class Pool:
             elif connection.is_free_for(party.conversation):
                 if connection.memory is not None:
                     self._memories[place] = connection.memory
-                connection.users += 1
                 connection.conversation = party.conversation
-                return connection
+                if await _is_taken(connection):
+                    return connection
         raise Trouble("server_unreachable", "The server ends each connection at once.")
 
     def _find(self, key: bytes, party: Party, *, is_private: bool) -> Connection | None:
@@ -151,7 +151,13 @@ class Pool:
             if connection.memory is None:
                 self._memories.pop(key_of(server), None)
 
-        owner = Owner(forget, lambda: self._on_doubt(key), lambda: self._on_list_change(key))
+        def doubt() -> None:
+            # Where the server has forgotten one session it was mostly started anew, and has forgotten all.
+            for other in self._connections.get(key, ()):
+                other.suspect()
+            self._on_doubt(key)
+
+        owner = Owner(forget, doubt, lambda: self._on_list_change(key))
         connection = Connection(
             server, self._egress, self._connection_limits, memory=memory, elicits=party.elicits, owner=owner
         )
@@ -177,6 +183,18 @@ class Pool:
     def _all(self) -> Iterator[Connection]:
         for connections in self._connections.values():
             yield from connections
+
+
+async def _is_taken(connection: Connection) -> bool:
+    """Become a user of a connection, where it still works."""
+    connection.users += 1
+    is_alive = False
+    try:
+        is_alive = await connection.answers()
+    finally:
+        if not is_alive:
+            connection.release()
+    return is_alive
 
 
 def _is_private(server: ServerSpec, party: Party, memory: Memory) -> bool:

@@ -16,13 +16,13 @@ from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import CallOptions, DispatchContext, ProgressFnT
 from mcp.shared.inbound import mcp_param_headers
 from mcp.shared.transport_context import TransportContext
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_types.version import LATEST_MODERN_VERSION
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 from pydantic_core import to_json
 from typing_extensions import override
 
-from app.domain.jsontypes import Json, JsonObject
+from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.spec import Protocol
 
 _HEADER_VALUE_BYTES = 8192
@@ -133,22 +133,28 @@ class Session(ClientSession):
         try:
             await self._discover(probe_seconds)
         except (MCPError, ValidationError, RuntimeError, TimeoutError) as error:
-            if protocol == "modern" or is_hopeless():
+            if protocol == "modern" or is_hopeless() or _knows_no_handshake(error):
                 raise
             slow = isinstance(error, TimeoutError)
         else:
             return
         try:
             await self.initialize()
-        except MCPError:
-            if not slow or is_hopeless():
+        except MCPError as error:
+            if is_hopeless() or not (slow or _names_ours(error)):
                 raise
             # A modern server that was only slow to start refuses the handshake and is awake now.
             await self._discover(probe_seconds)
 
     async def _discover(self, seconds: float) -> None:
+        """Ask for the modern era; a server that knows our version and would not hear it is asked once more."""
         with anyio.fail_after(seconds):
-            raw = await self.send_discover(LATEST_MODERN_VERSION)
+            try:
+                raw = await self.send_discover(LATEST_MODERN_VERSION)
+            except MCPError as error:
+                if not _names_ours(error):
+                    raise
+                raw = await self.send_discover(LATEST_MODERN_VERSION)
         self.adopt(mcp_types.DiscoverResult.model_validate(raw, by_name=False))
 
     async def ask(
@@ -172,6 +178,24 @@ class Session(ClientSession):
         if on_progress is not None:
             options["on_progress"] = on_progress
         return await self._dispatcher.send_raw_request(method, data["params"], options)
+
+
+def _supported(error: Exception) -> list[Json] | None:
+    """Return the versions that a server names which refuses ours; None where it does not say so."""
+    if not isinstance(error, MCPError) or error.code != UNSUPPORTED_PROTOCOL_VERSION:
+        return None
+    data: Json = error.error.data
+    versions: Json = data.get("supported") if is_object(data) else None
+    return versions if is_array(versions) else None
+
+
+def _names_ours(error: Exception) -> bool:
+    return LATEST_MODERN_VERSION in (_supported(error) or ())
+
+
+def _knows_no_handshake(error: Exception) -> bool:
+    versions = _supported(error)
+    return bool(versions) and not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in versions)
 
 
 def is_sendable(params: JsonObject) -> bool:

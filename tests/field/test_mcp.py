@@ -9,9 +9,9 @@ import asyncio
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import anyio
@@ -653,7 +653,6 @@ LOSSES: dict[str, Reply] = {
     "stream without an event": ends_with(),
     "stream with a notification only": ends_with(NOTED),
     "stream with a comment only": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9\r\n\r\n: ping\n\n\n",
-    "stream with another's answer": ends_with({"jsonrpc": "2.0", "id": 4711, "result": text_result("not yours")}),
     "stream that is cut": progress_and_cut,
     "half of the result": half_and_cut,
     "half of a body": half_a_body_and_cut,
@@ -742,14 +741,14 @@ class Abort:
     replies: dict[str, Any]
     sees: str
     has_begun: str
-    answers: list[Answer] = field(default_factory=lambda: [calls("act", "box2_act")])
+    answers: Callable[[], list[Answer]] = lambda: [calls("act", "bend")]
 
 
 ABORTS = {
     "while calls run": Abort({"tools/call": HANG}, "tool/eta", "tools/call"),
     "while tools are listed": Abort({"tools/list": HANG}, "status", "tools/list"),
     "while hands are shaken": Abort({"initialize": HANG}, "status", "initialize"),
-    "while the model speaks": Abort({}, "stream", "initialize", [stream(text("a"), asyncio.Event())]),
+    "while the model speaks": Abort({}, "stream", "initialize", lambda: [stream(text("a"), asyncio.Event())]),
 }
 
 
@@ -758,11 +757,11 @@ ABORTS = {
 async def test_fr_083_reader_that_goes_while_sessions_are_open_leaves_nothing_behind(
     row: Abort, way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tools = [tool_entry("act")]
+    tools = [tool_entry("bend")]
     async with open_raw_mcp(row.replies, form=way[1], tools=tools, session_id="t1") as second:
         others = [operator_server("box2", second.url)]
         is_warm = row.sees != "status"
-        answers = [*([stream(text("warm"), end())] if is_warm else []), *row.answers]
+        answers = [*([stream(text("warm"), end())] if is_warm else []), *row.answers()]
         async with open_met(row.replies, way=way, answers=answers, others=others, session_id="s1") as it:
             before = tasks_of_service()
             if is_warm:
@@ -1307,3 +1306,502 @@ async def test_fr_089_modern_server_is_never_greeted() -> None:
     assert set(it.mcp.asked) == {"server/discover", "tools/list", "tools/call"}
     versions = {request.headers.get("mcp-protocol-version") for request in it.mcp.requests}
     assert versions == {"2026-07-28"}
+
+
+# FR-090: what is said to a notification
+
+
+NOTED_BY: dict[str, Reply] = {
+    "202 text": http_reply(202, b"ok"),
+    "200 text": http_reply(200, b"ok"),
+    "200 with an answer to nothing": json_reply({"jsonrpc": "2.0", "id": None, "result": {}}),
+    "200 with an error for nothing": json_reply(rpc_error(-32601, "unknown method", None)),
+    "200 with an answer to another": json_reply({"jsonrpc": "2.0", "id": 1, "result": {"tools": []}}),
+    "200 null": http_reply(200, b"null", "application/json"),
+    "200 broken": http_reply(200, b"{", "application/json"),
+    "200 stream": sse_reply([]),
+    "200 stream with an answer": sse_reply([{"jsonrpc": "2.0", "id": 2, "result": {"tools": []}}]),
+    "202 without a length": b"HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "page": HTML_PAGE,
+    "204": http_reply(204, content_type=None),
+    **{str(status): http_reply(status, b"no") for status in (400, 404, 405, 500)},
+    "cut": CUT,
+    "hang": HANG,
+}
+
+
+@pytest.mark.parametrize("form", ["json", "sse"], ids=["streamable", "sse"])
+@pytest.mark.parametrize("reply", NOTED_BY.values(), ids=NOTED_BY)
+async def test_fr_090_whatever_is_said_to_a_notification_is_not_heeded(reply: Reply, form: Form) -> None:
+    async with open_met({"notifications/initialized": reply}, way=("legacy", form), session_id="s1") as it:
+        with anyio.fail_after(8):
+            run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["ready"]
+    assert told(it) == ["fine"]
+    assert (it.mcp.asked["initialize"], it.mcp.asked["notifications/initialized"]) == (1, 1)
+
+
+# FR-091: media types
+
+JSON_TYPES = [
+    "Application/JSON; charset=utf-8",
+    "application/json;charset=UTF-8",
+    "APPLICATION/JSON",
+    ' application/json ; a=b; c="d;e"',
+    "application/json;",
+]
+STREAM_TYPES = ["text/event-stream; charset=utf-8", "Text/Event-Stream", "TEXT/EVENT-STREAM;charset=utf-8"]
+
+
+def typed(content_type: str, era: Era) -> Replies:
+    """Answer well, each time with this type."""
+
+    def typing(reply: Reply) -> Reply:
+        def typed_reply(request: RawRequest) -> bytes:
+            body = reply(request) if callable(reply) else reply
+            assert isinstance(body, bytes)
+            value = body.partition(b"\r\n\r\n")[2]
+            if "event-stream" in content_type.lower():
+                value = b"event: message\ndata: " + value + b"\n\n"
+            return http_reply(200, value, content_type)
+
+        return typed_reply
+
+    asked = ("server/discover", "initialize", "tools/list", "tools/call")
+    return {method: typing(reply) for method, reply in well_behaved(era).items() if method in asked}
+
+
+@both_eras
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *STREAM_TYPES])
+async def test_fr_091_media_type_is_read_without_case_and_parameters(content_type: str, way: Way) -> None:
+    async with open_met(typed(content_type, way[0]), way=way) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["ready"]
+    assert told(it) == ["fine"]
+
+
+# FR-092: whose session
+
+
+def counting() -> Reply:
+    counts: Counter[str] = Counter()
+
+    def call(request: RawRequest) -> bytes:
+        session = request.headers.get("mcp-session-id", "none")
+        counts[session] += 1
+        return json_reply(result_of(request, text_result(f"{session} {counts[session]}")))
+
+    return call
+
+
+def numbered_sessions() -> Reply:
+    count = 0
+
+    def initialize(request: RawRequest) -> bytes:
+        nonlocal count
+        count += 1
+        return json_reply(result_of(request, HELLO), Mcp_Session_Id=f"s{count}")
+
+    return initialize
+
+
+DONE = stream(text("Done."), end())
+
+
+@pytest.mark.parametrize("form", ["json", "stream"])
+async def test_fr_092_all_calls_of_a_run_are_made_in_one_session_which_ends_with_it(form: Form) -> None:
+    replies: Replies = {"initialize": numbered_sessions(), "tools/call": counting()}
+    answers = [*ONE, calls("act", "act"), *ONE, DONE, *ONE]
+    async with open_met(replies, way=("legacy", form), answers=answers) as it:
+        first = await it.run()
+        await wait_until(lambda: it.mcp.asked["DELETE"] == 1)
+        second = await it.run()
+        await wait_until(lambda: it.mcp.asked["DELETE"] == 2)
+    assert is_whole(first, it)
+    assert is_whole(second, it)
+    assert sorted(told(it, 3)) == ["s1 1", "s1 2", "s1 3", "s1 4"]
+    assert told(it, 5) == ["s2 1"]
+    assert [request.headers["mcp-session-id"] for request in sent(it, "DELETE")] == ["s1", "s2"]
+
+
+async def test_fr_092_runs_of_one_conversation_go_on_in_its_session() -> None:
+    replies: Replies = {"initialize": numbered_sessions(), "tools/call": counting()}
+    async with open_met(replies, answers=[*ONE, DONE] * 5) as it:
+        for conversation in ("a", "b", "a", None, "a"):
+            metadata = {} if conversation is None else {"metadata": {"conversation_id": conversation}}
+            await it.run(**metadata)
+    said = [told(it, number)[0].split() for number in (1, 3, 5, 7, 9)]
+    assert [count for _, count in said] == ["1", "1", "2", "1", "3"]
+    assert len({session for session, _ in said}) == 3
+    assert it.mcp.asked["DELETE"] == 3
+
+
+async def test_fr_092_session_of_a_run_that_was_stopped_is_ended_too() -> None:
+    replies: Replies = {"initialize": numbered_sessions(), "tools/call": HANG}
+    async with open_met(replies) as it:
+        async with it.service.streaming(model="m"):
+            await wait_until(lambda: it.mcp.asked["tools/call"] == 1)
+        await wait_until(lambda: it.mcp.asked["DELETE"] == 1, 8)
+    methods = [request.method for request in it.mcp.requests]
+    assert methods.index("notifications/cancelled") < methods.index("DELETE")
+
+
+async def test_fr_092_callers_with_credentials_of_their_own_never_meet_in_a_session() -> None:
+    replies: Replies = {"initialize": numbered_sessions(), "tools/call": counting()}
+    async with open_met(replies, answers=[*ONE, DONE] * 3, mcp_allow_insecure_urls=True) as it:
+        for token in ("one-secret", "two-secret", "one-secret"):
+            mine = {"name": "mine", "url": it.mcp.url, "headers": {"Authorization": f"Bearer {token}"}}
+            await it.run(servers=[mine], server_names=["mine"], metadata={"conversation_id": "a"})
+    by_session: dict[str, set[str]] = {}
+    for request in it.mcp.requests:
+        if "mcp-session-id" in request.headers:
+            by_session.setdefault(request.headers["mcp-session-id"], set()).add(request.headers["authorization"])
+    assert all(len(tokens) == 1 for tokens in by_session.values())
+    assert [told(it, number)[0].split()[1] for number in (1, 3, 5)] == ["1", "1", "2"]
+
+
+# FR-093: unclear failures
+
+READS = {"annotations": {"readOnlyHint": True}}
+REPEATS = {"annotations": {"idempotentHint": True, "readOnlyHint": False}}
+DESTROYS = {"annotations": {"destructiveHint": True}}
+PRETENDS = {"annotations": {"readOnlyHint": "true", "idempotentHint": 1}}
+HINTS: dict[str, tuple[dict[str, Any], int]] = {
+    "none": ({}, 1),
+    "destructive": (DESTROYS, 1),
+    "not a boolean": (PRETENDS, 1),
+    "none at all": ({"annotations": None}, 1),
+    "neither": ({"annotations": {"readOnlyHint": False, "idempotentHint": False}}, 1),
+    "read-only": (READS, 2),
+    "idempotent": (REPEATS, 2),
+}
+
+
+async def reset(request: RawRequest) -> str:
+    await request.write(b"")
+    return CUT
+
+
+UNCLEAR: dict[str, Reply] = {
+    "reset": CUT,
+    "502": http_reply(502, HTML, "text/html"),
+    "503": http_reply(503, b"", None),
+    "504": http_reply(504, HTML, "text/html"),
+    "empty stream": sse_reply([]),
+    "half of a body": half_a_body_and_cut,
+    "page": HTML_PAGE,
+    "202": http_reply(202),
+}
+
+
+@both_eras
+@pytest.mark.parametrize("reply", UNCLEAR.values(), ids=UNCLEAR)
+@pytest.mark.parametrize(("hints", "attempts"), HINTS.values(), ids=HINTS)
+async def test_fr_093_call_whose_outcome_is_unknown_is_sent_again_only_where_its_server_says_that_it_may_be(
+    hints: dict[str, Any], attempts: int, reply: Reply, way: Way
+) -> None:
+    paid = result(text_result("paid"))
+    replies: Replies = {"tools/call": [reply, paid]}
+    tools = [tool_entry("pay", **hints)]
+    async with open_met(replies, way=way, tools=tools, answers=[calls("pay", n=1), calls("pay", n=2)]) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    numbers = [request.rpc["params"]["arguments"]["n"] for request in sent(it, "tools/call")]
+    if attempts == 1:
+        assert numbers == [1, 2]
+        assert codes(run) == ["tool_outcome_unknown"]
+        assert "not known whether the tool ran" in told(it, 2)[0]
+        assert told(it, 2)[1] == "paid", "later calls are fine"
+    else:
+        assert numbers == [1, 1, 2]
+        assert codes(run) == []
+        assert told(it, 2) == ["paid", "paid"]
+    assert MARKER not in all_that_was_said(run, it)
+
+
+@pytest.mark.parametrize("hints", [READS, REPEATS], ids=["read-only", "idempotent"])
+@both_eras
+async def test_fr_093_harmless_call_is_sent_twice_at_most(way: Way, hints: dict[str, Any]) -> None:
+    async with open_met({"tools/call": CUT}, way=way, tools=[tool_entry("act", **hints)]) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert it.mcp.asked["tools/call"] == 2
+    assert codes(run) == ["tool_outcome_unknown"]
+
+
+CLEAR: dict[str, tuple[Reply, str]] = {
+    "500": (http_reply(500, b"no"), "tool_failed"),
+    "429": (http_reply(429, b"no"), "tool_failed"),
+    "error": (error(-32000, "broker down"), "tool_failed"),
+    "its own failure": (result({"content": [], "isError": True}), "tool_failed"),
+    "401": (http_reply(401), "tool_failed"),
+    "silence": (HANG, "tool_timeout"),
+}
+
+
+@pytest.mark.parametrize("hints", [READS, {}], ids=["read-only", "none"])
+@pytest.mark.parametrize(("reply", "code"), CLEAR.values(), ids=CLEAR)
+async def test_fr_093_failure_that_is_clear_is_not_answered_with_another_call(
+    reply: Reply, code: str, hints: dict[str, Any]
+) -> None:
+    tools = [tool_entry("act", **hints)]
+    async with open_met({"tools/call": reply}, tools=tools, mcp_tool_timeout_ms=300) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert it.mcp.asked["tools/call"] == 1
+    assert codes(run) == [code]
+
+
+@pytest.mark.parametrize("hints", [READS, {}], ids=["read-only", "none"])
+async def test_fr_093_older_transport_whose_stream_breaks_is_no_other(hints: dict[str, Any]) -> None:
+    replies: Replies = {"tools/call": [http_reply(202), result(text_result("fine"))]}
+
+    async def end_stream() -> None:
+        await wait_until(lambda: it.mcp.asked["tools/call"] == 1)
+        await sent(it, "GET")[0].write(b"0\r\n\r\n")
+
+    tools = [tool_entry("act", **hints)]
+    async with (
+        open_met(replies, way=WAYS["legacy sse"], tools=tools) as it,
+        anyio.create_task_group() as also,
+    ):
+        also.start_soon(end_stream)
+        run = await it.run()
+    assert is_whole(run, it)
+    assert it.mcp.asked["tools/call"] == (2 if hints else 1)
+    assert codes(run) == ([] if hints else ["tool_outcome_unknown"])
+
+
+# FR-094: the server is told when nobody waits any more
+
+
+@pytest.mark.parametrize("form", ["json", "stream", "sse"])
+@pytest.mark.parametrize("ends", ["reader goes", "stopped", "too silent", "too long"])
+async def test_fr_094_older_server_is_told_by_id_which_call_is_over(ends: str, form: Form) -> None:
+    late = asyncio.Event()
+
+    async def call(request: RawRequest) -> bytes:
+        await request.write(sse_reply([], end=False))
+        while ends == "too long" and not late.is_set():
+            await request.write(sse_frame(progress_of(request, it.mcp.asked["tools/call"] + anyio.current_time())))
+            await anyio.sleep(0.05)  # the pace of the progress
+        await late.wait()
+        return sse_frame(result_of(request, text_result("late"))) + b"0\r\n\r\n"
+
+    replies: Replies = {"tools/call": [call, result(text_result("fine"))]}
+    limits = {"too silent": {"mcp_tool_timeout_ms": 300}, "too long": {"tool_max_ms": 400, "mcp_tool_timeout_ms": 400}}
+    async with open_met(
+        replies, way=("legacy", form), answers=[*ONE, *ONE], session_id="s1", **limits.get(ends, {})
+    ) as it:
+        if ends == "reader goes":
+            async with it.service.streaming(model="m"):
+                await wait_until(lambda: it.mcp.asked["tools/call"] == 1)
+        else:
+            async with it.service.streaming(model="m") as (response, source):
+                run = Run(response)
+                async for event in events(source):
+                    run.events.append(event)
+                    if event.name == "tool/eta" and ends == "stopped":
+                        await wait_until(lambda: it.mcp.asked["tools/call"] == 1)
+                        await it.service.client.post(f"/v1/runs/{response.headers['x-run-id']}/cancel")
+                    elif event.name == "tool/error":
+                        late.set()
+        await wait_until(lambda: it.mcp.asked["notifications/cancelled"] == 1)
+        late.set()
+        if ends in ("reader goes", "stopped"):
+            run = await it.run()
+        assert is_whole(run, it)
+        assert told(it, -1)[-1] == "fine"
+    (cancelled,) = sent(it, "notifications/cancelled")
+    assert cancelled.rpc["params"]["requestId"] == sent(it, "tools/call")[0].id
+    if ends.startswith("too"):
+        assert codes(run) == ["tool_timeout"]
+    assert "late" not in json.dumps([event.data for event in run.events])
+
+
+@pytest.mark.parametrize("form", ["json", "stream"])
+@pytest.mark.parametrize("ends", ["reader goes", "stopped", "too silent"])
+async def test_fr_094_modern_server_sees_its_response_closed_and_hears_nothing_else(ends: str, form: Form) -> None:
+    closed = asyncio.Event()
+
+    async def call(request: RawRequest) -> str:
+        if form == "stream":
+            await request.write(sse_reply([], end=False))
+        return HANG
+
+    settings = {"mcp_tool_timeout_ms": 300} if ends == "too silent" else {}
+    async with open_met(
+        {"tools/call": [call, result(text_result("fine"))]}, way=("modern", form), answers=[*ONE, *ONE], **settings
+    ) as it:
+        async with it.service.streaming(model="m") as (response, source):
+            reader = events(source)
+            while (await anext(reader)).name != "tool/eta":
+                pass
+            await wait_until(lambda: it.mcp.asked["tools/call"] == 1)
+            busy = it.mcp.open_connections
+            if ends == "stopped":
+                await it.service.client.post(f"/v1/runs/{response.headers['x-run-id']}/cancel")
+            elif ends == "too silent":
+                async for _ in reader:
+                    pass
+        await wait_until(lambda: it.mcp.open_connections < busy or it.mcp.asked["tools/call"] == 2, 8)
+        closed.set()
+    assert it.mcp.asked["notifications/cancelled"] == 0
+
+
+@pytest.mark.parametrize("reply", [HANG, CUT, http_reply(500), HTML_PAGE], ids=["hang", "cut", "500", "page"])
+async def test_fr_094_server_that_does_not_take_the_cancellation_holds_up_nobody(reply: Reply) -> None:
+    replies: Replies = {"tools/call": [HANG, result(text_result("fine"))], "notifications/cancelled": reply}
+    async with open_met(replies, answers=[*ONE, *ONE], mcp_tool_timeout_ms=300) as it:
+        with anyio.fail_after(5):
+            run = await it.run()
+    assert is_whole(run, it)
+    assert codes(run) == ["tool_timeout"]
+    assert told(it, 2)[1] == "fine"
+
+
+# FR-096: odd entries of a tool list
+
+ODD: dict[str, tuple[Any, bool]] = {
+    "output schema with an id": (tool_entry("odd", outputSchema={"$id": "x"}), True),
+    "output schema that is none": (tool_entry("odd", outputSchema=7), True),
+    "output schema null": (tool_entry("odd", outputSchema=None), True),
+    "output schema of another type": (tool_entry("odd", outputSchema={"type": "array"}), True),
+    "output schema with a broken reference": (tool_entry("odd", outputSchema={"$ref": "#/$defs/none"}), True),
+    "no input schema": ({"name": "odd"}, True),
+    "input schema null": (tool_entry("odd", inputSchema=None), True),
+    "input schema that is none": (tool_entry("odd", inputSchema="x"), True),
+    "input schema without a type": (tool_entry("odd", inputSchema={}), True),
+    "no description": ({"name": "odd", "inputSchema": {"type": "object"}}, True),
+    "description that is no text": (tool_entry("odd", description=["a"]), True),
+    "annotations that are none": (tool_entry("odd", annotations="x"), True),
+    "hints that are none": (tool_entry("odd", annotations={"readOnlyHint": "yes"}), True),
+    "icons that are none": (tool_entry("odd", icons=7, title=8, _meta=9, execution="x"), True),
+    "no name": ({"inputSchema": {"type": "object"}}, False),
+    "name that is no text": ({**tool_entry("odd"), "name": 7}, False),
+    "name null": ({**tool_entry("odd"), "name": None}, False),
+    "empty name": (tool_entry(""), False),
+    "null": (None, False),
+    "text": ("odd", False),
+    "number": (7, False),
+    "list": ([tool_entry("odd")], False),
+    "tool for tasks only": (tool_entry("odd", execution={"taskSupport": "required"}), False),
+}
+
+
+@both_eras
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("row", ODD.values(), ids=ODD)
+async def test_fr_096_odd_entry_does_not_cost_the_others(row: tuple[Any, bool], way: Way, *, is_first: bool) -> None:
+    entry, is_usable = row
+    good = tool_entry("act")
+    tools = [entry, good] if is_first else [good, entry]
+    answers = [calls("odd"), *ONE] if is_usable else ONE
+    async with open_met(way=way, tools=tools, answers=answers) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["ready"]
+    assert sorted(offered(it, 0)) == sorted(["act", "odd"] if is_usable else ["act"])
+    assert told(it, len(answers)) == ["fine"] * len(answers)
+    assert len(notices(run, "tool_dropped")) == (0 if is_usable else 1)
+    assert all(isinstance(tool["function"]["parameters"], dict) for tool in it.request(0)["tools"])
+    assert all(tool["function"]["description"] for tool in it.request(0)["tools"])
+
+
+NO_LISTS: dict[str, Any] = {
+    "no list": {},
+    "null": {"tools": None},
+    "object": {"tools": {"a": 1}},
+    "text": {"tools": "x"},
+}
+
+
+@both_eras
+@pytest.mark.parametrize("value", NO_LISTS.values(), ids=NO_LISTS)
+async def test_fr_096_list_that_is_none_is_an_empty_one(value: Any, way: Way) -> None:
+    async with open_met({"tools/list": result(value)}, way=way, answers=[]) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert run.status("prepared")["tools"] == "not_applicable"
+
+
+# FR-097: pages that are no MCP
+
+NO_MCP: dict[str, tuple[Reply, str]] = {
+    "200 page": (HTML_PAGE, "not MCP"),
+    "200 page with parameters": (http_reply(200, HTML, "Text/HTML; charset=utf-8"), "text/html"),
+    "200 page without a type": (http_reply(200, HTML, None), "not MCP"),
+    "200 page that says it is JSON": (http_reply(200, HTML, "application/json"), "not MCP"),
+    "200 page that says it is a stream": (http_reply(200, HTML, "text/event-stream"), ""),
+    "200 text": (http_reply(200, MARKER.encode()), "not MCP"),
+    "200 JSON of another kind": (json_reply({"detail": MARKER}), "not MCP"),
+    "200 JSON list": (json_reply([MARKER]), "not MCP"),
+    "200 JSON-RPC 1": (json_reply({"id": 1, "result": {"x": MARKER}, "error": None}), "not MCP"),
+    "502 page": (http_reply(502, HTML, "text/html"), "502"),
+    "503 page": (http_reply(503, HTML, "text/html"), "503"),
+    "403 page": (http_reply(403, HTML, "text/html"), "403"),
+    "type with markup": (http_reply(200, HTML, f"<b>{MARKER}</b>"), "not MCP"),
+}
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list", "tools/call"])
+@pytest.mark.parametrize("row", NO_MCP.values(), ids=NO_MCP)
+async def test_fr_097_page_is_told_in_a_sentence_and_never_quoted(row: tuple[Reply, str], method: str) -> None:
+    reply, said = row
+    async with open_met({method: reply}, answers=ONE if method == "tools/call" else [], session_id="s1") as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    message = run.named("tool/error")[0]["message"] if method == "tools/call" else message_of(run)
+    assert said in message
+    assert 0 < len(message) < 200
+    everything = all_that_was_said(run, it)
+    assert MARKER not in everything
+    assert "<html" not in everything
+    assert "<h1" not in everything
+    assert it.mcp.asked[method] == 1
+    if method != "tools/call":
+        assert states(run) == ["unavailable"]
+    if method == "initialize":
+        assert it.mcp.asked["GET"] == 0
+
+
+# FR-099: a handshake that is never answered
+
+
+async def opens_a_stream_and_is_silent(request: RawRequest) -> str:
+    await request.write(sse_reply([NOTED], end=False))
+    return HANG
+
+
+UNANSWERED: dict[str, Reply] = {
+    "silent": HANG,
+    "silent after a first event": opens_a_stream_and_is_silent,
+}
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover"])
+@pytest.mark.parametrize("reply", UNANSWERED.values(), ids=UNANSWERED)
+async def test_fr_099_handshake_that_is_never_answered_is_closed_without_a_cancellation(
+    reply: Reply, method: str
+) -> None:
+    async with open_met({method: reply}, answers=[], connect_ms=500) as it:
+        run = await it.run()
+        await wait_until(lambda: it.mcp.open_connections == 0, 8)
+    assert is_whole(run, it)
+    assert states(run) == ["unavailable"]
+    assert message_of(run) == "The server did not get ready within 0.5 seconds."
+    assert it.mcp.asked["notifications/cancelled"] == 0
+    assert it.mcp.asked[method] == 1
+    assert it.mcp.asked["GET"] == 0
+
+
+async def test_fr_099_older_transport_whose_handshake_is_never_answered_is_closed() -> None:
+    replies: Replies = {"initialize": http_reply(202)}
+    async with open_met(replies, way=WAYS["legacy sse"], answers=[], connect_ms=500) as it:
+        run = await it.run()
+        await wait_until(lambda: it.mcp.open_connections == 0, 8)
+    assert is_whole(run, it)
+    assert states(run) == ["unavailable"]
+    assert it.mcp.asked["notifications/cancelled"] == 0

@@ -29,7 +29,7 @@ PNG = base64.b64decode(
 )
 WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x44\xac\0\0\x88\x58\1\0\2\0\x10\0data\0\0\0\0"
 
-TALLY = {"finished": 0, "cancelled": 0}
+TALLY = {"started": 0, "finished": 0, "cancelled": 0}
 
 server = FastMCP("awkward", instructions="Tools of every kind.", version="1.0")
 
@@ -82,6 +82,7 @@ async def steps(ctx: Context, count: int = 3) -> str:
 @server.tool
 async def slow(seconds: float) -> str:
     """Work in silence."""
+    TALLY["started"] += 1
     try:
         await anyio.sleep(seconds)
     except anyio.get_cancelled_exc_class():

@@ -201,10 +201,10 @@ async def test_results_of_every_kind_come_through(
 async def test_cancelling_a_run_ends_its_tool(published: Published, transport: Transport, era: Era) -> None:
     entry = entry_of(published, "awkward", transport, era)
 
-    async def cancelled(service: Service) -> int:
+    async def tally(service: Service) -> dict[str, int]:
         run = await service.run(model="tally", servers=[entry])
         (result,) = run.named("tool/result")
-        return result["result"]["outputs"][0]["structured"]["cancelled"]
+        return result["result"]["outputs"][0]["structured"]
 
     def script(request: Request) -> Answer:
         if request.json["messages"][-1]["role"] == "tool":
@@ -213,20 +213,23 @@ async def test_cancelling_a_run_ends_its_tool(published: Published, transport: T
         return stream(call(0, "c1", tool, arguments), end("tool_calls"))
 
     async with open_upstream(script) as upstream, open_service(upstream, mcp_allow_insecure_urls=True) as service:
-        before = await cancelled(service)
+        before = await tally(service)
         async with service.streaming(model="slow", servers=[entry]) as (response, source):
             seen: list[str] = []
             async for event in events(source):
                 seen.append(event.name)
                 if event.name == "tool/eta":
-                    # What it is there for is to be running when it is cancelled, which nothing but the server can tell.
-                    await anyio.sleep(0.3)
+                    with anyio.fail_after(10):
+                        while (await tally(service))["started"] == before["started"]:
+                            pass
                     await service.client.post(f"/v1/runs/{response.headers['X-Run-Id']}/cancel")
         assert seen.count("tool/error") == 1
         with anyio.fail_after(10):
-            while await cancelled(service) == before:
+            while (await tally(service))["cancelled"] == before["cancelled"]:
                 pass
-        assert await cancelled(service) == before + 1
+        after = await tally(service)
+    assert (after["started"], after["cancelled"]) == (before["started"] + 1, before["cancelled"] + 1)
+    assert after["finished"] == before["finished"]
 
 
 @pytest.mark.parametrize(
