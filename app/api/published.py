@@ -108,6 +108,7 @@ class CheckedTool(ListedTool):
     """A tool, and what the model would call it."""
 
     exposed_name: str = Field(alias="exposedName")
+    input_schema: dict[str, Any] = Field(alias="inputSchema", description="The schema as its server wrote it.")
     repairs: list[str] = Field(description="Where its schema is said otherwise to the model, to be valid; a line each.")
 
 

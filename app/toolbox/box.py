@@ -124,6 +124,7 @@ def _description(offer: Offer) -> JsonObject:
             {
                 **described_tool(tool),
                 "exposedName": name,
+                "inputSchema": tool.written,
                 "repairs": repairs_between(tool.written, tool.parameters),
             }
             for tool, name in zip(offer.tools, names, strict=True)

@@ -11,6 +11,7 @@ of its own, and the writer goes on at once.
 """
 
 import json
+import logging
 import socket
 import ssl
 import threading
@@ -35,6 +36,7 @@ from app.toolbox.faults import (
     TOO_LARGE,
     TRANSPORT_ERRORS,
     UNHEARD,
+    UNREADABLE,
     Exchange,
     Fault,
     answer_in,
@@ -50,6 +52,8 @@ from app.toolbox.faults import (
     sent_message,
     under_way,
 )
+
+_log = logging.getLogger(__name__)
 
 PRODUCT = "toolferry"
 VERSION = version("toolferry")
@@ -300,7 +304,11 @@ class Wire(httpx2.AsyncBaseTransport):
         exchange.attempted, exchange.fault, exchange.status = True, None, None
         exchange.is_undispatched = exchange.is_said = False
         with anyio.CancelScope(deadline=exchange.ends_at) as exchange.wait:
-            return await self._exchange(request, exchange, request_id)
+            try:
+                return await self._exchange(request, exchange, request_id)
+            except Exception:  # noqa: BLE001 - one answer must not end the connection of all; logged with its traceback
+                _log.exception("An answer was judged wrongly for a reason that nobody thought of.")
+                return self._failed(exchange, UNREADABLE)
         # Nobody waits for it any more, and the server does not say even so much.
         return self._failed(exchange, UNHEARD)
 

@@ -99,6 +99,7 @@ _REASONS: Mapping[type[Exception], Fault] = {
 
 TOO_LARGE = Fault("foreign", "The server's reply is too large.")
 UNHEARD = Fault("lost", "The server did not answer, and nobody waits for it any more.")
+UNREADABLE = Fault("lost", "The server's answer cannot be read.")
 ENCODED = Fault("foreign", "The server's reply is compressed, which was not asked for.")
 
 _STRANGER = re.compile(
@@ -143,8 +144,11 @@ def is_undispatched(status: int, body: bytes, answer: JsonObject | None, request
     """
     if answer is None:
         return status in (404, 405) or (status == 400 and _speaks_of_us(body))
+    error: Json = answer.get("error")
+    if not is_object(error):
+        return False
     is_ours = answer.get("id") is not None and is_answer_to(answer, str(request_id))
-    if is_ours and answer["error"]["code"] not in (INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION):
+    if is_ours and error["code"] not in (INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION):
         return False
     return status in (400, 404) and _speaks_of_us(body)
 

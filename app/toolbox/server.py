@@ -100,6 +100,8 @@ class Connection(Line):
             if self._session is None and self._scope.cancelled_caught:
                 limit = f"{self.limits.connect_seconds:g} seconds"
                 self._trouble = Trouble("server_unreachable", f"The server did not get ready within {limit}.")
+        except Exception:  # noqa: BLE001 - one connection must not end all others; logged with its traceback
+            _log.exception("A connection ended for a reason that nobody thought of.")
         finally:
             if self._session is None and self._trouble is None:
                 self._trouble = Trouble("server_unreachable", "The connection was closed before it was ready.")

@@ -6,7 +6,7 @@ The service runs in this process, behind its own socket, and its model is script
 offered once, all in one round, and then says that it is done. A server that asks a person gets `accept` with the form
 left empty. What came is printed, and the exit code is 0 when the run completed and every call has its result.
 The suite gives the arguments of some calls in its environment; all others are made from the tools' schemas. One tool
-wants to be shown its neighbour's schema as our side of MCP keeps it, which no model is shown: models get it repaired.
+wants to be shown its neighbour's schema as it was written: models get it repaired, `/v1/servers/check` tells both.
 """
 
 import json
@@ -18,8 +18,6 @@ from typing import Final
 import anyio
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.domain.spec import ServerSpec
-from app.toolbox.box import McpServers
 from tests.fakes.service import Event, Service, events, open_service
 from tests.fakes.upstream import Answer, Request, call, end, open_upstream, stream, text
 
@@ -102,10 +100,9 @@ def answer(request: Request, kept: Mapping[str, JsonObject]) -> Answer:
 
 
 async def kept_schemas(service: Service, url: str) -> dict[str, JsonObject]:
-    """Look up what the service has kept of the schemas of a server's tools, by the tools' names."""
-    servers: McpServers = service.app.state.doors.servers
-    offer = await servers._offers.of(ServerSpec(SERVER, url, "user"))
-    return {tool.name: tool.written for tool in offer.tools}
+    """Look up the schemas of a server's tools as it wrote them, by the tools' names."""
+    checked = await service.client.post("/v1/servers/check", json={"name": SERVER, "url": url})
+    return {tool["name"]: tool["inputSchema"] for tool in checked.json()["tools"]}
 
 
 def is_good(seen: list[Event]) -> bool:

@@ -35,6 +35,8 @@ class RawRequest:
     body: bytes
     write: Callable[[bytes], Awaitable[None]]
     """Writes to the connection at once, before the reply."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client closes the connection instead of waiting for an answer that is never given (`HANG`)."""
 
     @property
     def rpc(self) -> dict[str, Any]:
@@ -214,6 +216,7 @@ class _Raw:
                     break
                 if answer == HANG:
                     await reader.read()
+                    request.closed.set()
                     break
                 assert isinstance(answer, bytes)
                 writer.write(answer)
@@ -251,7 +254,9 @@ class _Raw:
 
         request.write = write
         answer = await self._answer(request)
-        if isinstance(answer, bytes) and not answer.startswith(b"HTTP/1.1 ") and request.id is not None:
+        if request.id is None:
+            return answer
+        if isinstance(answer, bytes) and not answer.startswith(b"HTTP/1.1 "):
             await write(answer)
             return http_reply(202)
         streamed = _as_stream(answer) if isinstance(answer, bytes) else b""

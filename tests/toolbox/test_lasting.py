@@ -18,6 +18,7 @@ from tests.fakes.raw_mcp import (
     CUT,
     HANG,
     Era,
+    Form,
     RawMcp,
     RawRequest,
     Reply,
@@ -394,6 +395,21 @@ async def test_subscription_that_breaks_is_begun_anew_and_counts_as_a_change() -
         await wait_until(lambda: names_of(run) == ["new"], 10)
         assert raw.asked["subscriptions/listen"] == 2
         hold.set()
+
+
+# What one server must not cost the others
+
+
+@pytest.mark.parametrize("form", ["json", "sse"])
+@pytest.mark.parametrize("status", [400, 404, 405, 500])
+async def test_result_with_the_status_of_an_error_costs_its_call_only(form: Form, status: int) -> None:
+    replies: dict[str, Any] = {"tools/call": [result(text_result("odd"), status=status), result(text_result("fine"))]}
+    async with open_raw_mcp(replies, form=form) as raw, open_raw_mcp() as other, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url)) as run, open_run(servers, operator(other.url)) as neighbour:
+            is_gone = (form, status) == ("sse", 404)  # which says that the session is not known, so it is sent again
+            assert ((await run.call("echo")).error_code is None) == is_gone
+            assert (await run.call("echo")).text == "fine"
+            assert (await neighbour.call("echo")).text == "fine"
 
 
 # What comes too late

@@ -141,6 +141,43 @@ async def test_challenge_is_passed_on_without_the_token_it_repeats_and_nothing_i
         assert dict(raw.asked) == {"server/discover": 1}
 
 
+def unsupported(*versions: str) -> Reply:
+    """Refuse a version and name others."""
+
+    def reply(request: RawRequest) -> bytes:
+        refusal = error_of(request, -32022, "Unsupported protocol version")
+        refusal["error"]["data"] = {"supported": list(versions), "requested": "2026-07-28"}
+        return json_reply(refusal, 400)
+
+    return reply
+
+
+@pytest.mark.parametrize("protocol", ["auto", "modern"])
+async def test_modern_server_that_refuses_and_names_our_version_is_asked_once_more(protocol: Any) -> None:
+    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    replies: dict[str, Any] = {"server/discover": [unsupported("2026-07-28"), result(discovered)]}
+    async with open_raw_mcp(replies, era="modern") as raw, open_lone_run(operator(raw.url, protocol=protocol)) as run:
+        assert run.report.state == "ready"
+        assert (raw.asked["server/discover"], raw.asked["initialize"]) == (2, 0)
+
+
+async def test_server_that_names_handshake_versions_gets_the_handshake() -> None:
+    replies = {"server/discover": unsupported("2025-11-25", "2025-06-18")}
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.report.state == "ready"
+        assert (raw.asked["server/discover"], raw.asked["initialize"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("versions", "handshakes"), [(("2031-01-01",), 0), ((), 1), (("2031-01-01", "2025-11-25"), 1)])
+async def test_server_of_another_time_is_given_up_without_a_handshake_that_it_does_not_know(
+    versions: tuple[str, ...], handshakes: int
+) -> None:
+    replies = {"server/discover": unsupported(*versions)}
+    async with open_raw_mcp(replies, era="modern") as raw, open_lone_run(operator(raw.url)) as run:
+        assert run.report.state == "unavailable"
+        assert raw.asked["initialize"] == handshakes
+
+
 async def test_pinned_era_that_never_answers_is_given_up_after_the_probe() -> None:
     async with (
         open_raw_mcp({"server/discover": HANG}) as raw,
