@@ -258,6 +258,7 @@ NOTICES = {
     "images_left_out": ("The model takes no images.", ""),
     "context_shortened": ("The conversation was too long; tool results were shortened.", ""),
     "model_fallback": ("`model` could not be asked, so the next one of its route is.", "model"),
+    "question_declined": ("A server asked something during a call that is not put to people.", "server uuid"),
     "round_limit": ("All `rounds` are used; the model is asked to close.", "rounds"),
 }
 """What each code says, and the further fields that may come with it."""

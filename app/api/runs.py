@@ -16,6 +16,7 @@ from app.api.problems import status_from_code, wait_headers
 from app.api.schemas import RunRequest, check_servers
 from app.api.sse import RunStream
 from app.domain.errors import MalformedRequest
+from app.domain.jsontypes import JsonObject
 from app.domain.secrets import Secret
 from app.domain.spec import RunSpec
 from app.journal.memory import RunLog
@@ -108,17 +109,18 @@ async def _whole_run(request: Request, log: RunLog, *, owns_run: bool) -> Respon
         if owns_run:
             log.abandon()
 
+    snapshot: JsonObject = {}
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(watch)
             await log.at_rest()
+            snapshot = log.snapshot()  # at once: in the next moment the question may have been taken back
             # Whoever hears that the run waits for a person is to find it there: it is no connection's any more.
             log.let_go()
             group.cancel_scope.cancel()
     finally:
         if owns_run:
             log.abandon()
-    snapshot = log.snapshot()
     error = snapshot.get("error")
     status = status_from_code(error["code"]) if error else 200
     return JsonAnswer(snapshot, status, headers={"X-Run-Id": log.run_id, **wait_headers(status)})

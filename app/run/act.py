@@ -146,9 +146,9 @@ class Hands:
     async def _made(self, act: _Act, tool: Tool, allowed: Allowed) -> ToolOutcome:
         """Make a call that may be made."""
         memory = self._worn_out(tool, allowed.arguments)
-        if memory is not None:
+        if memory is not None and not allowed.is_edited:  # a person who writes the arguments means it
             return self._repeated(act.call, tool, memory)
-        if allowed.by_person and self.approvals and not await self.approvals.still_holds(tool):
+        if self.approvals and not await self.approvals.still_holds(tool, by_person=allowed.by_person):
             return changed_outcome()
         act.begun = anyio.current_time()
         if tool.spec.name not in self.called:

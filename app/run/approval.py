@@ -63,15 +63,15 @@ class Approvals:
         arguments = written if answer.arguments is None else answer.arguments
         return Allowed(arguments, by_person=True, is_edited=not _is_same(arguments, written))
 
-    async def still_holds(self, tool: Tool) -> bool:
-        """Tell whether a tool is what it was when a person was asked about it: what is known of it, and on its server.
+    async def still_holds(self, tool: Tool, *, by_person: bool) -> bool:
+        """Tell whether a tool is what it was when it was judged.
 
-        Asks the server.
+        Its server is asked, where a person was; else what is known of it counts, which may have changed meanwhile.
         """
         known = self.toolbox.find(tool.spec.name)
         if known is None or (known.server, known.name, known.digest) != (tool.server, tool.name, tool.digest):
             return False
-        return await self.toolbox.is_unchanged(tool)
+        return not by_person or await self.toolbox.is_unchanged(tool)
 
     async def _ask(self, question: "_CallQuestion") -> InputAnswer:
         ticket = self.person.ask(question)
@@ -112,12 +112,12 @@ class _CallQuestion:
 
 
 def changed_outcome() -> ToolOutcome:
-    """What a call comes to whose tool is not the one that was allowed any more."""
+    """What a call comes to whose tool is not the one that was judged any more."""
     text = (
-        "Error: The server has changed this tool after the user had allowed the call, so it was not executed. "
-        "Look at the tools again before you call it once more; the user will be asked again."
+        "Error: The server has changed this tool since the call was made, so it was not executed. "
+        "Look at the tools again before you call it once more."
     )
-    return ToolOutcome(text, error_code="tool_changed", message="The tool has changed since the call was allowed.")
+    return ToolOutcome(text, error_code="tool_changed", message="The tool has changed since the call was made.")
 
 
 def with_edit_told(outcome: ToolOutcome, arguments: JsonObject) -> ToolOutcome:

@@ -6,8 +6,8 @@ import anyio
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Progress
-from app.domain.ports import Caller, Person
-from app.domain.spec import ServerSpec
+from app.domain.ports import Caller, Emit, Person
+from app.domain.spec import RunSpec, ServerSpec
 from app.toolbox.entries import ListedTool
 from app.toolbox.inquiry import Inquiry, answers_to, went_where_it_must
 from app.toolbox.line import Call
@@ -22,6 +22,19 @@ _MOST_ROUNDS = 10
 """How often a tool may ask before it gives its result."""
 _MOST_PAUSE_SECONDS = 0.25
 _UNCLEAR = ("tool_outcome_unknown", "connection_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """The run that a toolbox is for."""
+
+    spec: RunSpec
+    emit: Emit
+    person: Person
+
+    @property
+    def party(self) -> Party:
+        return Party(self.spec.interactive, self.spec.conversation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +72,7 @@ class Berth:
             if self._has_left:
                 self._give_back()
 
-    async def call(
-        self, tool: ListedTool, arguments: JsonObject, caller: Caller, *, wait: Wait, person: Person
-    ) -> "Done":
+    async def call(self, tool: ListedTool, arguments: JsonObject, caller: Caller, *, wait: Wait, trip: Trip) -> "Done":
         """Call a tool, with all that its server wants to know meanwhile.
 
         The server is told when the wait ends before its answer, by time or by cancellation.
@@ -75,10 +86,11 @@ class Berth:
             caller.on_progress(progress)
 
         gate = ProgressGate(pass_on, expected=wait.expected, elapsed=lambda: patience.elapsed_seconds)
-        inquiry = Inquiry(person, self.server.name, caller.uuid, patience) if self.party.elicits else None
+        inquiry = Inquiry(trip.person, trip.emit, self.server.name, caller.uuid, patience)
+        call = Call(tool, patience, gate, inquiry if self.party.elicits else None)
         is_cancelled = True
         try:
-            result = await self._result(Call(tool, patience, gate, inquiry), arguments)
+            result = await self._result(call, arguments)
             is_cancelled = False
             return Done(result, patience.elapsed_seconds)
         except Trouble as trouble:
@@ -86,16 +98,17 @@ class Berth:
             raise
         finally:
             gate.close()
-            if inquiry is not None:
-                inquiry.end("cancel" if is_cancelled else "server")
+            inquiry.end("cancel" if is_cancelled else "server")
 
     async def _result(self, call: Call, arguments: JsonObject) -> JsonObject:
         params: JsonObject = {"name": call.tool.wire_name, "arguments": arguments}
         pause = _MOST_PAUSE_SECONDS / 4
-        for _ in range(_MOST_ROUNDS):
+        for left in reversed(range(_MOST_ROUNDS + 1)):
             result = await self._sent(call, params)
             if result.get("resultType") != "input_required" or call.inquiry is None:
                 return result
+            if not left:
+                break
             requests: Json = result.get("inputRequests")
             params = {"name": call.tool.wire_name, "arguments": arguments}
             if requests:
@@ -106,7 +119,7 @@ class Berth:
                 pause = min(pause * 2, _MOST_PAUSE_SECONDS)
             if result.get("requestState") is not None:
                 params["requestState"] = result["requestState"]
-        raise Trouble("tool_failed", f"The tool asked {_MOST_ROUNDS} times and gave no result.")
+        raise Trouble("tool_failed", f"The tool asked more than {_MOST_ROUNDS} times and gave no result.")
 
     async def _sent(self, call: Call, params: JsonObject) -> JsonObject:
         """Send a call; where its server first wants a page to be visited, again after that."""

@@ -11,6 +11,7 @@ from app.domain.events import ServerReport
 from app.domain.jsontypes import JsonObject
 from app.domain.ports import Emit, Person, Toolbox
 from app.domain.spec import RunSpec, ServerSpec
+from app.toolbox.berth import Trip
 from app.toolbox.egress import Egress
 from app.toolbox.listing import Listings
 from app.toolbox.naming import exposed_names
@@ -20,7 +21,7 @@ from app.toolbox.pool import Pool
 from app.toolbox.repairs import repairs_between
 from app.toolbox.rollcall import RollCall
 from app.toolbox.selection import fold_name, merge_servers
-from app.toolbox.tools import McpToolbox, Means, Trip, tell_offer
+from app.toolbox.tools import McpToolbox, Means, tell_offer
 
 
 @asynccontextmanager

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 import anyio
 from mcp_types import URL_ELICITATION_REQUIRED
 
-from app.domain.events import Settler
+from app.domain.events import Notice, Settler
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.domain.ports import Person, Ticket
+from app.domain.ports import Emit, Person, Ticket
 from app.toolbox.elicitation import elicitation_from_params, result_from_answer
 from app.toolbox.patience import Patience
 from app.toolbox.trouble import Trouble
 
 DECLINED: JsonObject = {"action": "decline"}
 _ELICIT = "elicitation/create"
-_MOST_OPEN = 4
-_MOST_ASKED = 20
+_MOST_OPEN = 16
+MOST_ASKED = 20
 """Of one call; what is beyond is declined."""
 
 
@@ -29,6 +29,7 @@ class Inquiry:
     """The questions of one call."""
 
     person: Person
+    emit: Emit
     server: str
     """The server's name, for the person."""
     uuid: str
@@ -40,7 +41,7 @@ class Inquiry:
 
     @property
     def takes_more(self) -> bool:
-        return not self.is_over and self.asked < _MOST_ASKED and len(self.open) < _MOST_OPEN
+        return not self.is_over and self.asked < MOST_ASKED and len(self.open) < _MOST_OPEN
 
     def end(self, by: Settler) -> None:
         """The call is over: its questions are withdrawn, and later ones declined."""
@@ -67,8 +68,13 @@ async def elicit(params: Json, inquiries: Sequence[Inquiry], *, lost_by: Settler
     if not calls:
         return DECLINED
     first = calls[0]
-    question = elicitation_from_params(params, server=first.server, tool_uuid=first.uuid if len(calls) == 1 else None)
+    uuid = first.uuid if len(calls) == 1 else None
+    question = elicitation_from_params(params, server=first.server, tool_uuid=uuid)
     if isinstance(question, str):
+        first.asked += 1
+        about = {"server": first.server}
+        told = f"The server asked something that is not put to people. {question}"
+        first.emit(Notice("question_declined", told, about if uuid is None else {**about, "uuid": uuid}))
         return DECLINED
     held = _Open(first.person.ask(question), set(calls))
     for call in calls:

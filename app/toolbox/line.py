@@ -18,7 +18,7 @@ from app.domain.jsontypes import JsonObject
 from app.domain.spec import ServerSpec
 from app.toolbox.entries import ListedTool
 from app.toolbox.faults import Exchange, under_way
-from app.toolbox.inquiry import DECLINED, Inquiry, elicit
+from app.toolbox.inquiry import DECLINED, MOST_ASKED, Inquiry, elicit
 from app.toolbox.patience import Patience
 from app.toolbox.progress import ProgressGate
 from app.toolbox.session import Session, headers_from_arguments, is_sendable
@@ -265,7 +265,7 @@ class Line:
         if not is_sendable(params):
             raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         inquiry = None if call is None else call.inquiry
-        silence = seconds + _GRACE_SECONDS + (0 if inquiry is None else self.limits.person_seconds)
+        silence = seconds + _GRACE_SECONDS + (0 if inquiry is None else self.limits.person_seconds * MOST_ASKED)
         exchange = Exchange(silence, on_fault=scope.cancel, inquiry=inquiry, is_asked=True)
         token = under_way.set(exchange)
         self._calls.add(scope)

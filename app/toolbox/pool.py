@@ -148,7 +148,7 @@ class Pool:
             self._connections[key].remove(connection)
             if not self._connections[key]:
                 del self._connections[key]
-            if connection.memory is None:
+            if connection.memory is None and not connection.is_abandoned:
                 self._memories.pop(key_of(server), None)
 
         def doubt() -> None:

@@ -1,6 +1,7 @@
 """Asks servers again whose tools have changed during a run: bursts once, and in time for the next round."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
@@ -11,7 +12,19 @@ _BURST_SECONDS = 0.05
 """Changes that come within this time are one."""
 _QUICK = 20
 _SLOW_SECONDS = 1.0
-"""After so many renewals in a run a server is asked no more often than this: it may change its list without end."""
+"""After so many renewals in a run a server is asked no more often than this, and no round waits for it any more: it may
+change its list without end."""
+
+
+@dataclass(eq=False, slots=True)
+class _Renewal:
+    """One server being asked again."""
+
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    has_changed: bool = True
+    """Since it was asked last."""
+    is_asking: bool = False
+    answers: int = 0
 
 
 class Renewals:
@@ -20,45 +33,53 @@ class Renewals:
     def __init__(self, tasks: anyio.abc.TaskGroup, renew: Callable[[Berth], Awaitable[None]]) -> None:
         self._tasks = tasks
         self._renew = renew
-        self._changed: dict[Berth, bool] = {}
-        """Those that are being asked, and whether they have changed since they were."""
+        self._under_way: dict[Berth, _Renewal] = {}
         self._counts: dict[Berth, int] = {}
-        self._scopes: set[anyio.CancelScope] = set()
         self.has_ended = False
         """Nobody wants to know any more."""
         self._news = anyio.Event()
 
     def begin(self, berth: Berth) -> None:
         """Ask a server again, soon; where it is being asked already, once more after that."""
-        is_under_way = berth in self._changed
-        self._changed[berth] = True
-        if not is_under_way:
-            self._tasks.start_soon(self._run, berth)
+        renewal = self._under_way.get(berth)
+        if renewal is not None:
+            renewal.has_changed = True
+        elif not self.has_ended:
+            renewal = self._under_way[berth] = _Renewal()
+            self._tasks.start_soon(self._run, berth, renewal)
 
     async def done(self, seconds: float) -> None:
-        """Wait until no server is being asked, for so long at most."""
+        """Wait, for so long at most, until what has changed before now is asked for."""
+        due = {
+            renewal: renewal.answers + 1 + (renewal.is_asking and renewal.has_changed)
+            for berth, renewal in self._under_way.items()
+            if self._counts.get(berth, 0) < _QUICK
+        }
         with anyio.move_on_after(seconds):
-            while self._changed:
+            while any(renewal.answers < due.get(renewal, 0) for renewal in self._under_way.values()):
                 await self._news.wait()
 
     def end(self) -> None:
         """Ask no more."""
         self.has_ended = True
-        for scope in self._scopes:
-            scope.cancel()
+        for renewal in self._under_way.values():
+            renewal.scope.cancel()
 
-    async def _run(self, berth: Berth) -> None:
-        scope = anyio.CancelScope()
-        self._scopes.add(scope)
+    async def _run(self, berth: Berth, renewal: _Renewal) -> None:
         try:
-            with scope:
-                while self._changed[berth] and not self.has_ended:
+            with renewal.scope:
+                while renewal.has_changed and not self.has_ended:
                     count = self._counts[berth] = self._counts.get(berth, 0) + 1
                     await anyio.sleep(_BURST_SECONDS if count <= _QUICK else _SLOW_SECONDS)
-                    self._changed[berth] = False
+                    renewal.has_changed, renewal.is_asking = False, True
                     await self._renew(berth)
+                    renewal.is_asking = False
+                    renewal.answers += 1
+                    self._tell()
         finally:
-            self._scopes.discard(scope)
-            del self._changed[berth]
-            news, self._news = self._news, anyio.Event()
-            news.set()
+            del self._under_way[berth]
+            self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()

@@ -41,6 +41,8 @@ class Connection(Line):
     ) -> None:
         """Do nothing yet. `elicits` tells the server that a person can be asked."""
         super().__init__(server, limits, memory=memory, elicits=elicits, owner=owner)
+        self.is_abandoned = False
+        """Nobody waited for it to open, so it says nothing about its server."""
         self.waiters = 0
         """Who waits for it to open; without any it need not."""
         self.idle_since = anyio.current_time()
@@ -80,6 +82,7 @@ class Connection(Line):
 
     def abandon(self) -> None:
         """Nobody waits for it to open. What the server has begun to open may come, so that it can be ended."""
+        self.is_abandoned = True
         self.retire()
         self._closing.set()
         self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.limits.abandoned_seconds)
@@ -149,7 +152,7 @@ class Connection(Line):
             async with opening(transport, self._server, self._egress, chores) as (session, wire):
                 if not await self._shake_hands(session, known):
                     return False
-                keeps_session = transport == "sse" or wire.session_id is not None
+                keeps_session = not session.is_modern and (transport == "sse" or wire.session_id is not None)
                 self.memory = Memory(transport, session.discover_result, keeps_session)
                 self._session = session
                 self._heard = anyio.current_time()

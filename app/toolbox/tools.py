@@ -13,10 +13,10 @@ from cachetools import LRUCache
 from app.domain.events import Notice, ServerReport
 from app.domain.jsontypes import Json, JsonObject, is_small
 from app.domain.messages import UNKNOWN_ETA_SECONDS, Tool, ToolOutcome, ToolSpec
-from app.domain.ports import Caller, Emit, Person
-from app.domain.spec import RunSpec, ServerSpec
+from app.domain.ports import Caller
+from app.domain.spec import ServerSpec
 from app.toolbox.arguments import fitted_arguments
-from app.toolbox.berth import Berth, Wait
+from app.toolbox.berth import Berth, Trip, Wait
 from app.toolbox.checking import fault_of_value
 from app.toolbox.durations import Durations
 from app.toolbox.entries import ListedTool
@@ -24,7 +24,7 @@ from app.toolbox.listing import Listings
 from app.toolbox.naming import exposed_names
 from app.toolbox.offers import Offer, offer_from_listing
 from app.toolbox.options import Options
-from app.toolbox.pool import Party, Pool, key_of
+from app.toolbox.pool import Pool, key_of
 from app.toolbox.renewal import Renewals
 from app.toolbox.results import ResultLimits, outcome_from_result
 from app.toolbox.trouble import Trouble
@@ -50,19 +50,6 @@ class Means:
     def of(cls, pool: Pool, listings: Listings, tasks: anyio.abc.TaskGroup) -> "Means":
         """Begin with nothing known."""
         return cls(pool, listings, Durations(), tasks, LRUCache(_WARNED))
-
-
-@dataclass(frozen=True, slots=True)
-class Trip:
-    """The run that a toolbox is for."""
-
-    spec: RunSpec
-    emit: Emit
-    person: Person
-
-    @property
-    def party(self) -> Party:
-        return Party(self.spec.interactive, self.spec.conversation_id)
 
 
 def tell_offer(offer: Offer, trip: Trip, *, before: Offer | None = None) -> None:
@@ -173,7 +160,9 @@ class McpToolbox:
 
     def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
         entry = self._entries.get(tool.spec.name)
-        return fault_of_value(arguments, (entry.listed if entry else tool.spec).parameters)
+        if entry is None:
+            return fault_of_value(arguments, tool.spec.parameters)
+        return fault_of_value(fitted_arguments(arguments, entry.listed.written), entry.listed.parameters)
 
     async def is_unchanged(self, tool: Tool) -> bool:
         entry = self._entries.get(tool.spec.name)
@@ -201,7 +190,7 @@ class McpToolbox:
         wait = Wait(silence, max(limits.call_total_seconds, silence), self._expected(entry))
         try:
             fitted = fitted_arguments(arguments, entry.listed.written)
-            done = await entry.berth.call(entry.listed, fitted, caller, wait=wait, person=self._trip.person)
+            done = await entry.berth.call(entry.listed, fitted, caller, wait=wait, trip=self._trip)
         except Trouble as trouble:
             if trouble.wants_auth:
                 self._tell_auth(entry.berth, trouble)

@@ -30,6 +30,8 @@ def keys(node: ast.expr, scope: ast.AST) -> set[str]:
             or (isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id == node.id)
         ]
         return {key for value in values if isinstance(value, ast.Dict) for key in keys(value, scope)}
+    if isinstance(node, ast.IfExp):
+        return keys(node.body, scope) | keys(node.orelse, scope)
     assert isinstance(node, ast.Dict), ast.unparse(node)
     found = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
     spread = [value for key, value in zip(node.keys, node.values, strict=True) if key is None]

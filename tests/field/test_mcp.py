@@ -56,14 +56,21 @@ WAYS: dict[str, Way] = {
     "modern": ("modern", "json"),
     "modern streams": ("modern", "stream"),
 }
+SOME = ("legacy", "legacy sse", "modern streams")
 LEGACY, MODERN = WAYS["legacy"], WAYS["modern"]
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+some_ways = pytest.mark.parametrize("way", [WAYS[name] for name in SOME], ids=SOME)
 both_eras = pytest.mark.parametrize("way", [LEGACY, MODERN], ids=["legacy", "modern"])
 
 HELLO: dict[str, Any] = {
     "protocolVersion": "2025-11-25",
     "capabilities": {"tools": {}},
     "serverInfo": {"name": "raw", "version": "1"},
+}
+NOTED: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "method": "notifications/message",
+    "params": {"level": "info", "data": "busy"},
 }
 MARKER = "MARKER-7f3a"
 HTML = f"<!doctype html><html><h1>Please sign in</h1>{MARKER}</html>".encode()
@@ -298,6 +305,24 @@ async def test_fr_070_stream_that_is_not_to_be_had_is_done_without(reply: Reply)
     assert states(run) == ["ready"]
     assert told(it, 2) == ["fine", "fine"]
     assert 1 <= it.mcp.asked["GET"] <= 10
+    assert it.mcp.asked["initialize"] == 1
+
+
+ODD_RETRIES = {"below zero": "-5", "without bounds": "9" * 400, "word": "soon", "nothing": ""}
+
+
+def event_stream(retry: str) -> bytes:
+    body = f"id: e1\nretry: {retry}\ndata: {json.dumps(NOTED)}\n\n".encode()
+    return http_reply(200, body, "text/event-stream")
+
+
+@pytest.mark.parametrize("retry", ODD_RETRIES.values(), ids=ODD_RETRIES)
+async def test_fr_070_stream_that_says_nonsense_of_when_to_come_back_costs_nothing(retry: str) -> None:
+    async with open_met({"GET": event_stream(retry)}, session_id="s1") as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["ready"]
+    assert told(it) == ["fine"]
     assert it.mcp.asked["initialize"] == 1
 
 
@@ -632,11 +657,6 @@ def ends_with(*messages: Any, event_id: str | None = None) -> Reply:
     return sse_reply(messages, event_id=event_id)
 
 
-NOTED: dict[str, Any] = {
-    "jsonrpc": "2.0",
-    "method": "notifications/message",
-    "params": {"level": "info", "data": "busy"},
-}
 WHOLE = json.dumps(rpc_error(-1, "x", 1)).encode()
 
 
@@ -729,6 +749,30 @@ async def test_fr_082_taking_up_an_answer_is_given_up_soon(reply: Reply) -> None
     assert codes(run) == ["tool_outcome_unknown"]
     assert it.mcp.asked["tools/call"] == 1
     assert it.mcp.asked["GET"] <= 12
+
+
+@both_eras
+@pytest.mark.parametrize("retry", ODD_RETRIES.values(), ids=ODD_RETRIES)
+async def test_fr_082_answer_that_breaks_off_with_nonsense_costs_no_other_call(retry: str, way: Way) -> None:
+    bad_is_over = asyncio.Event()
+
+    async def call(request: RawRequest) -> bytes:
+        if request.rpc["params"]["name"] == "bad":
+            return event_stream(retry)
+        await bad_is_over.wait()
+        return json_reply(result_of(request, text_result("good")))
+
+    tools = [tool_entry("bad"), tool_entry("good")]
+    async with open_met({"tools/call": call}, way=way, tools=tools, answers=[calls("bad", "good")]) as it:
+        async with it.service.streaming(model="m") as (response, source):
+            run = Run(response)
+            async for event in events(source):
+                run.events.append(event)
+                if event.name == "tool/error":
+                    bad_is_over.set()
+    assert is_whole(run, it)
+    assert told(it)[1] == "good"
+    assert codes(run) == ["tool_outcome_unknown"]
 
 
 async def test_fr_082_older_transport_whose_stream_ends_fails_its_calls_at_once_and_is_opened_anew() -> None:
@@ -988,17 +1032,14 @@ ELSEWHERE: dict[str, str] = {
 
 
 @both_eras
-@pytest.mark.parametrize("status", [307, 308])
 @pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE)
-async def test_fr_085_redirect_that_leaves_the_origin_or_loops_is_not_followed(
-    place: str, status: int, way: Way
-) -> None:
+async def test_fr_085_redirect_that_leaves_the_origin_or_loops_is_not_followed(place: str, way: Way) -> None:
     async with open_raw_mcp(era=way[0]) as other:
         other_port = other.url.split(":")[2].split("/")[0]
 
         def redirect(request: RawRequest) -> bytes:
             port = request.headers["host"].partition(":")[2]
-            return http_reply(status, HTML, "text/html", Location=place.format(port=port, other=other_port))
+            return http_reply(307, HTML, "text/html", Location=place.format(port=port, other=other_port))
 
         replies: Replies = dict.fromkeys(("server/discover", "initialize"), redirect)
         async with open_met(replies, way=way, server=AUTHORIZED, answers=[]) as it:
@@ -1129,7 +1170,7 @@ def announced(it: Field) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["json", "sse"], ids=["streamable", "sse"])
-@pytest.mark.parametrize("id_", [9, "q-1", 0])
+@pytest.mark.parametrize("id_", [0, "q-1"])
 @pytest.mark.parametrize("row", QUESTIONS.values(), ids=QUESTIONS)
 async def test_fr_087_server_that_asks_what_is_not_served_is_refused_at_once_and_its_tool_can_end(
     row: tuple[str, dict[str, Any] | None], id_: Any, form: Form
@@ -1538,11 +1579,6 @@ HINTS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-async def reset(request: RawRequest) -> str:
-    await request.write(b"")
-    return CUT
-
-
 UNCLEAR: dict[str, Reply] = {
     "reset": CUT,
     "502": http_reply(502, HTML, "text/html"),
@@ -1555,14 +1591,19 @@ UNCLEAR: dict[str, Reply] = {
 }
 
 
+UNCLEAR_CALLS = [
+    *((failure, hints) for failure in UNCLEAR for hints in ("none", "read-only")),
+    *(("reset", hints) for hints in HINTS if hints not in ("none", "read-only")),
+]
+
+
 @both_eras
-@pytest.mark.parametrize("reply", UNCLEAR.values(), ids=UNCLEAR)
-@pytest.mark.parametrize(("hints", "attempts"), HINTS.values(), ids=HINTS)
+@pytest.mark.parametrize(("failure", "kind"), UNCLEAR_CALLS)
 async def test_fr_093_call_whose_outcome_is_unknown_is_sent_again_only_where_its_server_says_that_it_may_be(
-    hints: dict[str, Any], attempts: int, reply: Reply, way: Way
+    failure: str, kind: str, way: Way
 ) -> None:
-    paid = result(text_result("paid"))
-    replies: Replies = {"tools/call": [reply, paid]}
+    hints, attempts = HINTS[kind]
+    replies: Replies = {"tools/call": [UNCLEAR[failure], result(text_result("paid"))]}
     tools = [tool_entry("pay", **hints)]
     async with open_met(replies, way=way, tools=tools, answers=[calls("pay", n=1), calls("pay", n=2)]) as it:
         run = await it.run()
@@ -1759,8 +1800,7 @@ ODD: dict[str, tuple[Any, bool]] = {
 }
 
 
-@both_eras
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize(("way", "is_first"), [(LEGACY, True), (MODERN, False)], ids=["first, legacy", "last, modern"])
 @pytest.mark.parametrize("row", ODD.values(), ids=ODD)
 async def test_fr_096_odd_entry_does_not_cost_the_others(row: tuple[Any, bool], way: Way, *, is_first: bool) -> None:
     entry, is_usable = row
@@ -1776,6 +1816,17 @@ async def test_fr_096_odd_entry_does_not_cost_the_others(row: tuple[Any, bool], 
     assert len(notices(run, "tool_dropped")) == (0 if is_usable else 1)
     assert all(isinstance(tool["function"]["parameters"], dict) for tool in it.request(0)["tools"])
     assert all(tool["function"]["description"] for tool in it.request(0)["tools"])
+
+
+@every_way
+async def test_fr_096_half_a_character_in_one_entry_does_not_cost_the_others(way: Way) -> None:
+    tools = [tool_entry("odd", description="cut \ud83d"), tool_entry("act")]
+    async with open_met(way=way, tools=tools, connect_ms=2000) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert states(run) == ["ready"]
+    assert "act" in offered(it, 0)
+    assert told(it) == ["fine"]
 
 
 NO_LISTS: dict[str, Any] = {

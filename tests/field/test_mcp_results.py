@@ -41,6 +41,7 @@ from tests.field.test_mcp import (
     calls,
     codes,
     every_way,
+    some_ways,
     is_whole,
     open_met,
     sent,
@@ -89,7 +90,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@every_way
+@some_ways
 @pytest.mark.parametrize("row", FAILURES.values(), ids=FAILURES)
 async def test_fr_074_failure_that_a_tool_reports_is_an_error_and_the_loop_goes_on(
     row: tuple[dict[str, Any], str], way: Way
@@ -132,9 +133,14 @@ NO_TEXTS: dict[str, dict[str, Any]] = {
 }
 
 
+ALONE = [
+    *((structure, {"content": []}) for structure in STRUCTURES.values()),
+    *((STRUCTURES["object"], content) for content in NO_TEXTS.values()),
+]
+
+
 @both_eras
-@pytest.mark.parametrize("content", NO_TEXTS.values(), ids=NO_TEXTS)
-@pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+@pytest.mark.parametrize(("structure", "content"), ALONE)
 async def test_fr_075_structure_alone_is_told_to_the_model_and_carried_by_the_event(
     structure: Any, content: dict[str, Any], way: Way
 ) -> None:
@@ -156,6 +162,24 @@ async def test_fr_075_structure_that_is_no_object_is_told_too(structure: Any, wa
     assert output(run)["structured"] == structure
 
 
+NOT_TEXT: dict[str, dict[str, Any]] = {
+    "image": {"type": "image", "mimeType": "image/png", "data": "iVBORw0K"},
+    "audio": {"type": "audio", "mimeType": "audio/wav", "data": "UklGRg=="},
+    "bytes": {"type": "resource", "resource": {"uri": "doc://7", "blob": "JVBERi0xLjcK"}},
+    "link": {"type": "resource_link", "uri": "doc://7", "name": "seven"},
+}
+
+
+@both_eras
+@pytest.mark.parametrize("other", NOT_TEXT.values(), ids=NOT_TEXT)
+async def test_fr_076_structure_fills_in_where_blocks_hold_no_text(other: dict[str, Any], way: Way) -> None:
+    async with open_met({"tools/call": gives(content=[other], structuredContent={"celsius": 21})}, way=way) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert '{"celsius":21}' in told(it)[0]
+    assert output(run)["structured"] == {"celsius": 21}
+
+
 TWICE: dict[str, tuple[list[Any], Any, str]] = {
     "the same": ([block('{"celsius":21}')], {"celsius": 21}, '{"celsius":21}'),
     "the same, written otherwise": ([block('{ "celsius": 21 }')], {"celsius": 21}, '{ "celsius": 21 }'),
@@ -170,7 +194,7 @@ TWICE: dict[str, tuple[list[Any], Any, str]] = {
 }
 
 
-@every_way
+@some_ways
 @pytest.mark.parametrize("row", TWICE.values(), ids=TWICE)
 async def test_fr_076_what_is_said_twice_is_told_once_and_the_event_keeps_both(
     row: tuple[list[Any], Any, str], way: Way
@@ -208,7 +232,7 @@ RESOURCES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@every_way
+@some_ways
 @pytest.mark.parametrize("row", RESOURCES.values(), ids=RESOURCES)
 async def test_fr_077_embedded_resource_is_read_with_its_address(row: tuple[dict[str, Any], str], way: Way) -> None:
     resource, said = row
@@ -258,7 +282,7 @@ LINKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@every_way
+@some_ways
 @pytest.mark.parametrize("row", LINKS.values(), ids=LINKS)
 async def test_fr_078_link_is_one_readable_line_and_nothing_is_fetched(
     row: tuple[dict[str, Any], list[str]], way: Way
@@ -360,6 +384,7 @@ PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "fractions": ({"progress": 0.25, "total": 1.0}, {"progress": 0.25, "total": 1}),
     "more fields": ({"progress": 1, "total": 4, "_meta": {"a": 1}, "percentage": 99}, {"progress": 1, "total": 4}),
     "empty message": ({"progress": 3, "message": ""}, {"progress": 3, "message": ""}),
+    "beyond all numbers": ({"progress": 10**400, "total": 10**401}, None),
     "text for a number": ({"progress": "x"}, None),
     "no number": ({"message": "page 3"}, None),
     "null": ({"progress": None}, None),
@@ -475,6 +500,43 @@ async def test_fr_101_progress_after_its_result_is_not_anothers(way: Way) -> Non
     assert run.named("tool/progress") == []
 
 
+def raw_event(data: str) -> bytes:
+    event = f"data: {data}\n\n".encode()
+    return f"{len(event):x}\r\n".encode() + event + b"\r\n"
+
+
+ODD_EVENTS: dict[str, str] = {
+    "empty object": "{}",
+    "heartbeat": '{"type":"ping"}',
+    "null": "null",
+    "word": "ping",
+    "message without a kind": '{"jsonrpc":"2.0"}',
+    "notification with a list": '{"jsonrpc":"2.0","method":"notifications/message","params":[1]}',
+    "notification of an unknown level": '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"loud"}}',
+    "notification that nobody knows": '{"jsonrpc":"2.0","method":"x/y","params":{"a":1}}',
+    "progress without anything": '{"jsonrpc":"2.0","method":"notifications/progress","params":{}}',
+    "progress without params": '{"jsonrpc":"2.0","method":"notifications/progress"}',
+    "request for no id": '{"jsonrpc":"2.0","id":null,"method":"ping"}',
+    "answer to another": '{"jsonrpc":"2.0","id":"srv-4","result":{}}',
+}
+
+
+@STREAMING
+@pytest.mark.parametrize("event", ODD_EVENTS.values(), ids=ODD_EVENTS)
+async def test_fr_101_odd_event_before_the_answer_does_not_cost_the_answer(event: str, way: Way) -> None:
+    async def call(request: RawRequest) -> bytes:
+        await request.write(sse_reply([], end=False))
+        await request.write(raw_event(event))
+        return sse_frame(result_of(request, text_result("done"))) + b"0\r\n\r\n"
+
+    answers = [calls("act", n=1), calls("act", n=2)]
+    async with open_met({"tools/call": call}, way=way, answers=answers, mcp_tool_timeout_ms=1000) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it, 2) == ["done", "done"]
+    assert it.mcp.asked["initialize"] <= 1
+
+
 # FR-081: how long a call may take
 
 
@@ -533,7 +595,7 @@ MISMATCHES: dict[str, tuple[Any, dict[str, Any], str, bool]] = {
 }
 
 
-@every_way
+@some_ways
 @pytest.mark.parametrize("row", MISMATCHES.values(), ids=MISMATCHES)
 async def test_fr_095_result_that_does_not_follow_its_schema_is_delivered_and_warned_of(
     row: tuple[Any, dict[str, Any], str, bool], way: Way, caplog: pytest.LogCaptureFixture
@@ -577,6 +639,15 @@ async def test_fr_095_output_schema_that_cannot_be_used_costs_nothing(schema: An
     assert output(run)["structured"] == structure
 
 
+@every_way
+async def test_fr_095_text_with_half_a_character_is_delivered_without_it(way: Way) -> None:
+    replies: Replies = {"tools/call": gives(content=[block("cut \ud83d")])}
+    async with open_met(replies, way=way, mcp_tool_timeout_ms=1000) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["cut \ufffd"]
+
+
 # FR-098: results that are large
 
 LIMIT = 4000
@@ -595,7 +666,7 @@ def held(content: str) -> tuple[str, int, int, str]:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("letter", LETTERS.values(), ids=LETTERS)
-@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("shift", [0, 3])
 async def test_fr_098_result_is_cut_at_the_limit_between_characters(letter: str, size: int, shift: int) -> None:
     width = len(letter.encode())
     said = "x" * shift + letter * ((size - shift) // width)
@@ -616,7 +687,8 @@ async def test_fr_098_result_is_cut_at_the_limit_between_characters(letter: str,
         assert total == len(said) == len(head) + left_out + len(tail)
         assert len(content.encode()) > LIMIT * 0.95
         assert len(notices(run, "output_truncated")) == 1
-    assert output(run)["text"] == (said if size < 500_000 else output(run)["text"])
+    if size < 500_000:
+        assert output(run)["text"] == said
     assert len(json.dumps(output(run), ensure_ascii=False).encode()) <= 1024 * 1024
 
 
@@ -708,6 +780,22 @@ async def test_fr_100_result_without_a_type_is_read(way: Way) -> None:
         return json_reply(result_of(request, text_result("fine")), content_type=None)
 
     async with open_met({"tools/call": call}, way=way) as it:
+        run = await it.run()
+    assert is_whole(run, it)
+    assert told(it) == ["fine"]
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call"])
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b" \r\n\t"], ids=["mark", "blanks"])
+@both_eras
+async def test_fr_100_reply_that_begins_with_more_than_json_is_read(before: bytes, method: str, way: Way) -> None:
+    cache = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+    def reply(request: RawRequest) -> bytes:
+        value = {"tools": [tool_entry("act")], **cache} if method == "tools/list" else text_result("fine")
+        return http_reply(200, before + json.dumps(result_of(request, value)).encode(), "application/json")
+
+    async with open_met({method: reply}, way=way) as it:
         run = await it.run()
     assert is_whole(run, it)
     assert told(it) == ["fine"]

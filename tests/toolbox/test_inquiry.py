@@ -126,6 +126,8 @@ async def test_question_that_must_not_be_put_is_declined_at_once(params: Any, wh
     async with open_raw_mcp(asker.replies) as raw, open_servers(LOCAL) as servers:
         async with open_run(servers, operator(raw.url), person=person) as run:
             assert json.loads((await run.call("echo")).text) == [{"action": "decline"}], why
+            (notice,) = run.notices
+            assert (notice.code, notice.about) == ("question_declined", {"server": "Fake", "uuid": run.uuids[0]})
     assert not person.tickets
 
 
@@ -388,11 +390,12 @@ async def test_modern_tool_that_wants_what_is_not_offered_fails_and_says_so(requ
 
 
 async def test_modern_tool_that_asks_without_end_is_given_up() -> None:
-    replies = {"tools/call": wants({"where": elicitation()})}
+    replies, person = {"tools/call": wants({"where": elicitation()})}, saying(PARIS)
     async with open_raw_mcp(replies, era="modern") as raw, open_servers(LOCAL) as servers:
-        async with open_run(servers, operator(raw.url), person=saying(PARIS)) as run:
+        async with open_run(servers, operator(raw.url), person=person) as run:
             assert (await run.call("echo")).error_code == "tool_failed"
-            assert raw.asked["tools/call"] == 10
+            assert len(person.tickets) == 10
+            assert raw.asked["tools/call"] == 11, "each answer was sent"
 
 
 async def test_modern_tool_that_only_wants_to_be_asked_again_is() -> None:

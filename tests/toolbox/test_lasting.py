@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from app.domain.events import ServerReport
+from app.domain.jsontypes import JsonObject
 from app.domain.spec import ServerSpec
 from app.toolbox.box import open_servers
 from app.toolbox.offers import Offer
@@ -305,6 +306,42 @@ async def test_change_to_the_same_tools_is_no_news() -> None:
         await run.box.settle()
         assert raw.asked["tools/list"] == 2
         assert len([event for event in run.events if isinstance(event, ServerReport)]) == 1
+
+
+async def test_server_that_tells_a_change_with_each_list_holds_up_no_round() -> None:
+    def call(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED, result_of(request, text_result("fine"))])
+
+    def page(request: RawRequest) -> bytes:
+        return sse_reply([CHANGED, result_of(request, {"tools": [tool_entry("echo")]})])
+
+    options = replace(LOCAL, list_wait_seconds=30.0)
+    async with open_raw_mcp({"tools/call": call, "tools/list": page}) as raw, open_servers(options) as servers:
+        async with open_run(servers, operator(raw.url)) as run:
+            with anyio.fail_after(10):
+                for _ in range(5):
+                    await run.call("echo")
+                    await run.box.settle()
+            assert raw.asked["tools/list"] > 5, "it is asked again all the same"
+
+
+async def test_run_that_ends_while_its_connection_opens_does_not_make_the_era_forgotten() -> None:
+    hello: JsonObject = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "r", "version": "1"},
+    }
+    replies: dict[str, Any] = {"initialize": [result(hello), HANG, result(hello)]}
+    async with open_raw_mcp(replies) as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url)):
+            pass
+        for connection in list(servers._means.pool._all()):
+            connection.close()
+        async with open_run(servers, operator(raw.url)):
+            await wait_until(lambda: raw.asked["initialize"] == 2)
+        async with open_run(servers, operator(raw.url)) as run:
+            assert (await run.call("echo")).text == "fine"
+        assert raw.asked["server/discover"] == 1
 
 
 async def test_change_that_cannot_be_listed_leaves_what_there_was() -> None:

@@ -154,7 +154,7 @@ def unsupported(*versions: str) -> Reply:
 
 @pytest.mark.parametrize("protocol", ["auto", "modern"])
 async def test_modern_server_that_refuses_and_names_our_version_is_asked_once_more(protocol: Any) -> None:
-    discovered = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+    discovered: JsonObject = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
     replies: dict[str, Any] = {"server/discover": [unsupported("2026-07-28"), result(discovered)]}
     async with open_raw_mcp(replies, era="modern") as raw, open_lone_run(operator(raw.url, protocol=protocol)) as run:
         assert run.report.state == "ready"
