@@ -9,6 +9,28 @@ import httpx2
 from app.toolbox.faults import TOO_LARGE, Exchange
 
 
+class Budget:
+    """How many messages nobody asked for a server may send: so many at once, then so many a second."""
+
+    def __init__(self, burst: float, a_second: float) -> None:
+        self._burst = self._left = burst
+        self._a_second = a_second
+        self._at = anyio.current_time()
+
+    def allow(self, messages: float) -> None:
+        """Have room for so many more than usual."""
+        self._left = max(self._left, 0) + messages
+
+    def takes(self, messages: int) -> bool:
+        """Take some; tells whether there was room for them."""
+        now = anyio.current_time()
+        if self._left < self._burst:
+            self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
+        self._left -= messages
+        self._at = now
+        return self._left >= 0
+
+
 class WatchedBody(httpx2.AsyncByteStream):
     """A response body that is cut at a limit and tells when it has ended, however it did."""
 
@@ -19,8 +41,10 @@ class WatchedBody(httpx2.AsyncByteStream):
         ended: Callable[[], None],
         *,
         exchange: Exchange | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._exchange = exchange
+        self._budget = budget
         self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
         self._limit = limit
         self._ended = ended
@@ -32,6 +56,8 @@ class WatchedBody(httpx2.AsyncByteStream):
                 size += len(chunk)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
+                if self._budget is not None and not self._budget.takes(chunk.count(b"data:")):
+                    raise httpx2.ReadError("The server says too much that nobody asked for.")
                 if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
                     raise httpx2.ReadError("Nobody waits for this answer any more.")
                 yield chunk

@@ -30,7 +30,7 @@ from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
 from app.toolbox.addresses import Refused
 from app.toolbox.admission import Admitted, Policy, judge_answers, judge_server
-from app.toolbox.bodies import WatchedBody, read_capped
+from app.toolbox.bodies import Budget, WatchedBody, read_capped
 from app.toolbox.faults import (
     ENCODED,
     TOO_LARGE,
@@ -62,6 +62,10 @@ _UNHEEDED_SECONDS = 5.0
 _INTRODUCTION_SECONDS = 1.0
 """For so long other messages wait until the server has acknowledged the end of the handshake."""
 _REDIRECTS = 2
+_UNASKED_BURST, _UNASKED_A_SECOND = 200, 5
+"""Messages that a server may send beside the answers: each costs us work, also when no run uses the connection."""
+_ASKED = 10_000
+"""Messages about one request, its progress among them, where they come on the one stream of the SSE transport."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8
 """So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
@@ -171,6 +175,7 @@ class Wire(httpx2.AsyncBaseTransport):
         """
         self.session_id: str | None = None
         self._session_gone = False
+        self._unasked = Budget(_UNASKED_BURST, _UNASKED_A_SECOND)
         self._short_streams = 0
         """How often the connection's own event stream ended soon after it was opened."""
         self._undelivered: set[anyio.Event] = set()
@@ -210,6 +215,7 @@ class Wire(httpx2.AsyncBaseTransport):
             return httpx2.Response(202)
         if self._on_stream_end is None:
             return await self._post(request, exchange, sent.id)
+        self._unasked.allow(_ASKED)  # its answer comes on the same stream
         self._chores.start_soon(self._post, request, exchange, sent.id)
         return httpx2.Response(202)
 
@@ -244,7 +250,8 @@ class Wire(httpx2.AsyncBaseTransport):
                 if not exchange.is_asked and anyio.current_time() - opened_at < _SHORT_SECONDS:
                     self._short_streams += 1
 
-            response.stream = WatchedBody(response, None, self._on_stream_end or ended)
+            own = None if exchange.is_asked else self._unasked
+            response.stream = WatchedBody(response, None, self._on_stream_end or ended, budget=own)
         return response
 
     async def _may_open(self, request: httpx2.Request, exchange: Exchange) -> bool:
@@ -323,8 +330,9 @@ class Wire(httpx2.AsyncBaseTransport):
             if response.has_redirect_location and self._on_stream_end is None:
                 return await self._redirect(response)
             if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
+                own = None if exchange.is_asked else self._unasked
                 response.stream = WatchedBody(
-                    response, self._limits.stream_bytes, lambda: _break_off(exchange), exchange=exchange
+                    response, self._limits.stream_bytes, lambda: _break_off(exchange), exchange=exchange, budget=own
                 )
                 return response
             body = await read_capped(response, self._limits.reply_bytes)

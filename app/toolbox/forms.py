@@ -20,6 +20,7 @@ from app.toolbox.lookalikes import (
     Format,
     asks_for_secret,
     fault_of_names,
+    look_alike,
     looks_like,
     number_from,
     visible_line,
@@ -362,8 +363,8 @@ def _titles(node: JsonObject) -> _Titles | None:
         if not isinstance(value, str) or len(value) > _MAX_VALUE or visible_text(value) != value:
             raise _Refused("has a choice that is no text, or one that cannot be shown")
         titles.setdefault(value, visible_line(title, _MAX_TITLE) or value)
-    if not 0 < len(titles) <= _MAX_CHOICES:
-        raise _Refused(f"has nothing to choose from, or more than {_MAX_CHOICES} choices")
+    if not 0 < len(titles) <= _MAX_CHOICES or look_alike(titles.values()):
+        raise _Refused(f"has nothing to choose from, more than {_MAX_CHOICES} choices, or such that look alike")
     return titles
 
 
@@ -380,9 +381,8 @@ def _listed(node: JsonObject) -> list[tuple[Json, Json]] | None:
 
 
 def _shown_choices(titles: _Titles, word: str) -> JsonObject:
-    if all(title == value for value, title in titles.items()):
-        return {"type": "string", "enum": list(titles)}
-    return {word: [{"const": value, "title": title} for value, title in titles.items()]}
+    titled = [{"const": value, "title": title} for value, title in titles.items()]
+    return {"type": "string", "enum": list(titles)} if list(titles) == list(titles.values()) else {word: titled}
 
 
 def _fixed(node: JsonObject, word: str) -> Json:

@@ -7,7 +7,8 @@ MCP lets no server ask for a secret in a form. A label asks for one where it hol
 - unless the next word says that something about it is wanted (`token limit`, `password length`, `secret name`);
 - `token` alone, unless the word before says that it is a piece of text, a place in a list or a coin (`max token`,
   `page token`); `tokens` alone is a number of them;
-- `pin` where nothing but `your`, `new`, `4-digit` and such stands beside it, so that a map and a board have pins.
+- `pin` and `pass` where nothing but `your`, `new`, `4-digit`, `user` and such stands beside it, so that a map has pins
+  and a mountain a pass.
 
 Letters count as what they look like. An IBAN or a passport's number is no secret: people hand it to those they deal
 with.
@@ -16,7 +17,7 @@ with.
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from typing import Literal, NamedTuple, TypeAlias
@@ -121,6 +122,11 @@ def fault_of_names(names: Iterable[str], limit: int) -> str | None:
     return None
 
 
+def look_alike(texts: Collection[str]) -> bool:
+    """Tell whether a person takes some of these for the same."""
+    return len(set(map(look_of, texts))) < len(texts)
+
+
 def look_of(text: str) -> str:
     """Return a form that is the same for texts which a person takes for the same."""
     return _folded(_latin(text))
@@ -175,14 +181,15 @@ def _is_harmless(words: Sequence[str], found: _Found) -> bool:
 
 
 def _asks_for_pin(words: Sequence[str]) -> bool:
-    return [word for word in words if word not in _BESIDE_PIN and not word.isdigit()] == [_PIN]
+    left = [word for word in words if word not in _BESIDE_PIN and not word.isdigit()]
+    return left in ([_PIN], [_PASS])
 
 
 def _folded_words(text: str) -> frozenset[str]:
     return frozenset(look_of(word) for word in text.split())
 
 
-_TOKEN, _PIN = look_of("token"), look_of("pin")
+_TOKEN, _PIN, _PASS = look_of("token"), look_of("pin"), look_of("pass")
 
 _INSIDE = _folded_words(
     "password passwd passphrase passwort kennwort wachtwoord contraseña motdepasse парол 密码 密碼 パスワード 비밀번호 "
@@ -192,15 +199,16 @@ _INSIDE = _folded_words(
 
 _SINGULAR = _folded_words(
     # what people log in with
-    "pwd passcode passkey senha haslo secret credential pincode pinnumber "
+    "pwd passcode passkey secret credential pincode pinnumber mnemonic authorization bearer cookie securityanswer "
+    "senha haslo parola losenord salasana sifre heslo jelszo adgangskode passord zugangsdaten 暗証番号 ключ "
     "otp totp onetimecode onetimepin 2fa mfa 2facode mfacode twofactorcode verificationcode securitycode "
     "authenticationcode authenticatorcode authcode authorizationcode smscode logincode accesscode resetcode "
-    "backupcode recoverycode recoverykey recoveryphrase secretphrase mnemonicphrase walletmnemonic "
+    "digitcode backupcode recoverycode recoverykey recoveryphrase secretphrase walletseed "
     # what programs do
     "apitoken sessiontoken securitytoken authenticationtoken authkey accountkey masterkey servicekey encryptionkey "
     "signingkey sshkey walletkey jwt "
     # what people pay with, and are known by
-    "cvv cvc cardnumber cardno cardnum creditcard debitcard ssn socialsecurity",
+    "cvv cvc cardnumber cardno cardnum creditcard debitcard kreditkarte kreditkartennummer ssn socialsecurity",
 )
 _SECRETS = frozenset({_TOKEN, *_INSIDE, *_SINGULAR, *(f"{phrase}s" for phrase in _INSIDE | _SINGULAR)})
 _LONGEST = max(map(len, _SECRETS))
@@ -208,7 +216,7 @@ _LONGEST = max(map(len, _SECRETS))
 _ABOUT = _folded_words(
     "limit limits count length size budget type types kind name names policy expiry expiration expires lifetime ttl "
     "age cost rate window rotation strength format method provider manager management label title description "
-    "enabled required reset usage version scope scopes per santa agent"
+    "reset usage version scope scopes per santa agent"
 )
 """After a secret's word, these say that the secret itself is not wanted."""
 _OF_COINS = _folded_words("id symbol address price amount supply decimals standard contract pair balance in out")
@@ -218,5 +226,5 @@ _PLAIN_TOKENS = _folded_words(
 )
 _BESIDE_PIN = _folded_words(
     "a an the your my our enter type please new old current confirm repeat user account card bank security login "
-    "unlock sim atm device wallet digit digits of for"
+    "unlock sim atm device wallet digit digits of for db database admin root smtp mail wifi"
 )

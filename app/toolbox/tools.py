@@ -170,8 +170,9 @@ class McpToolbox:
             return False
         try:
             listing = await entry.berth.list_afresh()
-        except Trouble:
-            return True  # the call itself will say what is wrong
+        except Trouble as trouble:
+            # Where nobody is there the call itself says so. One that does not tell its tools may have changed them.
+            return trouble.code == "server_unreachable"
         found = next((listed for listed in listing.tools if listed.wire_name == entry.listed.wire_name), None)
         is_same = found is not None and _tool(tool.spec.name, found, entry.berth.server).digest == tool.digest
         if not is_same:

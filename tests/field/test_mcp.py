@@ -859,25 +859,17 @@ async def test_fr_083_server_that_cannot_be_closed_leaves_nothing_behind(
 # FR-084: one server of many
 
 
-async def accepts_and_is_silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    await reader.read()
-
-
 @asynccontextmanager
 async def open_dead_ends() -> AsyncGenerator[list[Any]]:
     """One server that refuses connections, and one that accepts them and never says a word."""
-    silent = await asyncio.start_server(accepts_and_is_silent, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        closed = taken.getsockname()[1]
-        try:
+    async with open_raw_mcp({"server/discover": HANG, "initialize": HANG}) as silent:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            closed = taken.getsockname()[1]
             yield [
                 operator_server("refuses", f"http://127.0.0.1:{closed}/mcp"),
-                operator_server("silent", f"http://127.0.0.1:{port}/mcp"),
+                operator_server("silent", silent.url),
             ]
-        finally:
-            silent.close()
 
 
 async def test_fr_084_dead_servers_are_named_and_the_healthy_one_is_used() -> None:

@@ -4,6 +4,7 @@ Rows are named by the number of the report. Each runs over real sockets through 
 JSON replies, event streams and the older transport.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -28,7 +29,7 @@ from tests.fakes.raw_mcp import (
     text_result,
     tool_entry,
 )
-from tests.fakes.service import Run
+from tests.fakes.service import Run, events
 from tests.field.serving import Field
 from tests.field.test_loop import notices
 from tests.field.test_mcp import (
@@ -41,10 +42,10 @@ from tests.field.test_mcp import (
     calls,
     codes,
     every_way,
-    some_ways,
     is_whole,
     open_met,
     sent,
+    some_ways,
     told,
 )
 
@@ -133,7 +134,7 @@ NO_TEXTS: dict[str, dict[str, Any]] = {
 }
 
 
-ALONE = [
+ALONE: list[tuple[Any, dict[str, Any]]] = [
     *((structure, {"content": []}) for structure in STRUCTURES.values()),
     *((STRUCTURES["object"], content) for content in NO_TEXTS.values()),
 ]
@@ -415,6 +416,33 @@ async def test_fr_080_progress_is_told_as_it_is_and_no_share_is_made_up(
     told_fields = ("progress", "total", "message")
     shown = [{key: data[key] for key in told_fields if key in data} for data in run.named("tool/progress")]
     assert shown == ([] if told_of is None else [told_of])
+
+
+@both_eras
+@pytest.mark.parametrize(
+    "params", [{"progress": 10**400}, {"progress": 1, "total": 10**400}], ids=["progress", "total"]
+)
+async def test_fr_080_number_that_nothing_can_hold_costs_no_other_call(params: dict[str, Any], way: Way) -> None:
+    bad_is_over = asyncio.Event()
+
+    async def call(request: RawRequest) -> bytes:
+        if request.rpc["params"]["name"] == "bad":
+            said = progress_of(request, 1)
+            said["params"].update(params)
+            return sse_reply([said, result_of(request, text_result("done"))])
+        await bad_is_over.wait()
+        return json_reply(result_of(request, text_result("good")))
+
+    tools = [tool_entry("bad"), tool_entry("good")]
+    async with open_met({"tools/call": call}, way=way, tools=tools, answers=[calls("bad", "good")]) as it:
+        async with it.service.streaming(model="m") as (response, source):
+            run = Run(response)
+            async for event in events(source):
+                run.events.append(event)
+                if event.name in ("tool/result", "tool/error"):
+                    bad_is_over.set()
+    assert is_whole(run, it)
+    assert told(it) == ["done", "good"]
 
 
 STRANGE_TOKENS: dict[str, Any] = {

@@ -260,6 +260,15 @@ SECRETS = [
     *("api_key", "API Key", "APIKey", "openApiKeys", "aws_secret_access_key", "private key", "ssh-key", "credentials"),
     *("pin", "PIN", "Your 4-digit PIN", "p1n", "pin_code", "PIN number", "cvv", "CVC2", "card number", "credit_card"),
     *("ssn", "Social Security Number", "otp", "0TP", "one-time code", "2fa", "MFA code", "verification code"),
+    *(
+        "Password (required)",
+        "password_required",
+        "db_pass",
+        "Authorization header",
+        "cookie",
+        "mnemonic",
+        "6-digit code",
+    ),
     *("seed phrase", "recovery_code", "backup codes", "What is your password?", "Max. 20: your password"),
 ]
 
@@ -269,6 +278,13 @@ def test_a_form_that_asks_for_a_secret_is_refused(label: str) -> None:
     assert "secret" in refusal(schema(**{label: STRING}))
     assert "secret" in refusal(schema(field={**STRING, "title": label}))
     assert "secret" in refusal(schema(field={**INTEGER, "title": label}))
+
+
+@pytest.mark.parametrize("titles", [("Keep", "Keep"), ("Keep", "keep"), ("Keep", "K\u0435ep"), ("O1", "0l")], ids=ascii)
+def test_choices_that_a_person_cannot_tell_apart_are_refused(titles: tuple[str, str]) -> None:
+    choices = [{"const": value, "title": title} for value, title in zip(("keep", "delete"), titles, strict=True)]
+    assert "look alike" in refusal(schema(a={"type": "string", "oneOf": choices}))
+    assert "look alike" in refusal(schema(a={"type": "array", "items": {"anyOf": choices}}))
 
 
 def test_the_format_of_a_password_is_a_secret_too() -> None:

@@ -449,6 +449,52 @@ async def test_result_with_the_status_of_an_error_costs_its_call_only(form: Form
             assert (await neighbour.call("echo")).text == "fine"
 
 
+PING = {"jsonrpc": "2.0", "id": "p", "method": "ping"}
+
+
+@pytest.mark.parametrize("message", [PING, CHANGED], ids=["ping", "list_changed"])
+async def test_server_that_floods_its_own_stream_is_not_listened_to(message: dict[str, Any]) -> None:
+    sent, is_over = 0, anyio.Event()
+
+    async def flood(request: RawRequest) -> str:
+        nonlocal sent
+        await request.write(sse_reply([], end=False))
+        while not is_over.is_set():
+            await request.write(sse_frame(message) * 50)
+            sent += 50
+            await anyio.sleep(0)
+        return CUT
+
+    replies: dict[str, Any] = {"GET": [flood, http_reply(405)], "POST": http_reply(202)}
+    async with open_raw_mcp(replies, session_id="s1") as raw, open_lone_run(operator(raw.url)) as run:
+        await wait_until(lambda: raw.asked["GET"] >= 2, 10)
+        is_over.set()
+        assert raw.asked["POST"] <= 300, "what it asks is answered no longer"
+        assert (await run.call("echo")).text == "fine"
+        assert raw.asked["tools/list"] < 20
+
+
+@pytest.mark.parametrize("listed", [error(-32000, "busy"), http_reply(500), http_reply(401), HANG])
+async def test_tool_that_is_not_told_any_more_counts_as_changed(listed: Reply) -> None:
+    lists = [result({"tools": [tool_entry("echo")]}), listed]
+    async with open_raw_mcp({"tools/list": lists}) as raw, open_lone_run(operator(raw.url), list_seconds=0.3) as run:
+        tool = run.box.find("echo")
+        assert tool is not None
+        assert not await run.box.is_unchanged(tool)
+
+
+async def test_tool_of_a_server_that_is_gone_is_left_to_its_call() -> None:
+    async with open_mcp_server("modern") as server, open_lone_run(operator(server.url)) as run:
+        tool = run.box.find("echo")
+        assert tool is not None
+        assert await run.box.is_unchanged(tool)
+        server.kill()
+        with anyio.fail_after(5):
+            while (await run.call("echo", text="x")).error_code != "server_unreachable":
+                pass
+        assert await run.box.is_unchanged(tool)
+
+
 # What comes too late
 
 
