@@ -22,13 +22,13 @@ from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.journal import memory
 from app.toolbox.admission import Policy
-from app.toolbox.egress import EgressLimits
 from app.toolbox.line import ConnectionLimits
 from app.toolbox.listing import ListingLimits
 from app.toolbox.options import Options as ServerOptions
 from app.toolbox.pool import PoolLimits
 from app.toolbox.results import ResultLimits
 from app.toolbox.selection import servers_from_json
+from app.toolbox.wire import EgressLimits
 from app.upstream import endpoint
 from app.upstream.catalogue import ListedModel, models_from_json
 from app.upstream.router import Router, require_listed, router_from, routes_from_json

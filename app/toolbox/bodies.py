@@ -7,6 +7,7 @@ import anyio
 import httpx2
 
 from app.toolbox.faults import TOO_LARGE, Exchange
+from app.toolbox.frames import Frames
 
 
 class Budget:
@@ -32,7 +33,7 @@ class Budget:
 
 
 class WatchedBody(httpx2.AsyncByteStream):
-    """A response body that is cut at a limit and tells when it has ended, however it did."""
+    """An event stream that is cleaned, cut at a limit, and tells when it has ended, however it did."""
 
     def __init__(
         self,
@@ -40,9 +41,11 @@ class WatchedBody(httpx2.AsyncByteStream):
         limit: int | None,
         ended: Callable[[], None],
         *,
+        frames: Frames,
         exchange: Exchange | None = None,
         budget: Budget | None = None,
     ) -> None:
+        self._frames = frames
         self._exchange = exchange
         self._budget = budget
         self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
@@ -60,7 +63,10 @@ class WatchedBody(httpx2.AsyncByteStream):
                     raise httpx2.ReadError("The server says too much that nobody asked for.")
                 if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
                     raise httpx2.ReadError("Nobody waits for this answer any more.")
-                yield chunk
+                if cleaned := self._frames.take(chunk):
+                    yield cleaned
+            if rest := self._frames.rest():
+                yield rest
         except httpx2.HTTPError:
             self._ended()
             raise

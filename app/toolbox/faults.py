@@ -64,6 +64,8 @@ class Exchange:
     """Whom the server may ask on the stream that answers it (an `Inquiry`)."""
     is_asked: bool = False
     """Somebody waits for its answer; not the handshake, in whose context the connection's own stream is read."""
+    request_id: Json = None
+    """Of the message that was sent last."""
     taken_up_after: str | None = None
     take_ups: int = 0
     """How often its answer was taken up after the same event, where its stream broke off."""

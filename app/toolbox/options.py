@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox.admission import Policy
-from app.toolbox.egress import EgressLimits
 from app.toolbox.line import ConnectionLimits
 from app.toolbox.listing import ListingLimits
 from app.toolbox.pool import PoolLimits
 from app.toolbox.results import ResultLimits
+from app.toolbox.wire import EgressLimits
 
 
 @dataclass(frozen=True, slots=True)

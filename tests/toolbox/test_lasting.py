@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from app.domain.events import ServerReport
@@ -462,7 +463,7 @@ async def test_server_that_floods_its_own_stream_is_not_listened_to(message: dic
         while not is_over.is_set():
             await request.write(sse_frame(message) * 50)
             sent += 50
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         return CUT
 
     replies: dict[str, Any] = {"GET": [flood, http_reply(405)], "POST": http_reply(202)}

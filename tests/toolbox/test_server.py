@@ -14,8 +14,8 @@ from app.domain.jsontypes import JsonObject
 from app.domain.messages import Progress
 from app.domain.secrets import Secret
 from app.toolbox.box import open_servers
-from app.toolbox.egress import EgressLimits
 from app.toolbox.listing import ListingLimits
+from app.toolbox.wire import EgressLimits
 from tests.fakes.mcp_servers import TOOL_NAMES, FakeMcpServer, Kind, open_mcp_server, wait_until
 from tests.fakes.raw_mcp import (
     CUT,
@@ -91,7 +91,7 @@ REFUSALS: Sequence[tuple[str, Reply, str, str]] = [
     ("elsewhere", http_reply(307, HTML, Location=f"http://127.0.0.2:9/{MARKER}"), "unavailable", "another place"),
     ("elsewhere by GET", http_reply(302, HTML, Location="/other"), "unavailable", "another place"),
     ("event stream of nothing", sse_reply([]), "unavailable", "broke off"),
-    ("event stream of junk", sse_reply([{"x": MARKER}]), "unavailable", "cannot be read"),
+    ("event stream of junk", sse_reply([{"x": MARKER}]), "unavailable", "broke off"),
     (
         "no discovery and no hello",
         error(-32601, "what?"),
@@ -481,7 +481,7 @@ FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
     ("502", http_reply(502, HTML, "text/html"), "tool_outcome_unknown", "HTTP status 502"),
     ("html", http_reply(200, HTML, "text/html"), "tool_outcome_unknown", "not MCP"),
     ("foreign json", json_reply({"secret": MARKER}), "tool_outcome_unknown", "not MCP"),
-    ("foreign event", sse_reply([{"secret": MARKER}]), "tool_outcome_unknown", "cannot be read"),
+    ("foreign event", sse_reply([{"secret": MARKER}]), "tool_outcome_unknown", "broke off"),
     (
         "event too large",
         lambda r: sse_reply([result_of(r, text_result("a" * 1_100_000))]),
