@@ -241,6 +241,9 @@ class InputResolvedEvent(Published):
     input_id: str = Field(alias="inputId")
     action: Literal["accept", "decline", "cancel"]
     by: Literal["caller", "expiry", "server", "cancel"]
+    arguments: dict[str, Any] | None = Field(
+        default=None, description="What the call is made with, where a person has changed that."
+    )
 
 
 NOTICES = {

@@ -271,7 +271,9 @@ class InputRequest(_Strict):
     remember: Literal["call", "run"] = Field(
         default="call", description="Approval: for this call, or for this tool as long as the run lasts."
     )
-    reason: str | None = Field(default=None, description="Approval: a sentence for the model, where it is refused.")
+    reason: str | None = Field(
+        default=None, max_length=2000, description="Approval: a sentence for the model, where it is refused."
+    )
 
     def to_answer(self) -> InputAnswer:
         """Make the domain's answer."""
@@ -344,7 +346,7 @@ def _fault(model: type[BaseModel], loc: tuple[int | str, ...], kind: str, text: 
         return path, f"unknown field; did you mean {close[0]}?" if close and len(loc) == 1 else "unknown field"
     if kind == "missing":
         return path, "is required"
-    return path, text.removeprefix("Value error, ")
+    return path, text.removeprefix("Value error, ").replace("a valid dictionary", "an object")
 
 
 def _names(model: type[BaseModel]) -> list[str]:

@@ -301,12 +301,14 @@ class ApprovalAsked:
 
 @dataclass(frozen=True, slots=True)
 class InputResolved:
-    """A question is not open any more; exactly one for each `request`. What was answered is not repeated."""
+    """A question is not open any more; exactly one for each `request`. What was filled in is not repeated."""
 
     kind: Literal["elicitation", "approval"]
     input_id: str
     action: InputAction
     by: Settler
+    arguments: JsonObject | None = None
+    """What the call is made with, where a person has changed that."""
 
     @property
     def name(self) -> str:
@@ -314,7 +316,8 @@ class InputResolved:
 
     def data(self) -> JsonObject:
         told: JsonObject = {"type": self.kind, "subtype": "resolved", "inputId": self.input_id}
-        return {**told, "action": self.action, "by": self.by}
+        told = {**told, "action": self.action, "by": self.by}
+        return told if self.arguments is None else {**told, "arguments": self.arguments}
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,11 @@ class Toolbox(Protocol):
         """
         ...
 
-    async def is_unchanged(self, tool: Tool) -> bool:
-        """Ask its server whether the tool is still what it was when `tool` was made (`Tool.digest`)."""
+    async def is_unchanged(self, tool: Tool) -> bool | ToolOutcome:
+        """Ask its server whether the tool is still what it was when `tool` was made (`Tool.digest`).
+
+        An outcome says why that cannot be told, so that the call is not to be made.
+        """
         ...
 
     async def settle(self) -> None:

@@ -132,7 +132,7 @@ class Snapshot:
         if self.bytes + _size(open_input) > self._room:
             # Whoever answers has the event; here it is enough to see that there is a question, and which.
             if isinstance(event, events.ApprovalAsked):
-                call: JsonObject = {"name": event.call_name[:64], "parameters": {}}
+                call: JsonObject = {"name": event.call_name[:64], "parameters": {"…": LEFT_OUT}}
                 open_input.update(call=call, description=LEFT_OUT)
             else:
                 open_input["request"] = {"mode": event.request.get("mode"), "message": LEFT_OUT}

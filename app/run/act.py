@@ -18,7 +18,7 @@ from app.domain.jsontypes import JsonObject
 from app.domain.limits import RunLimits
 from app.domain.messages import UNKNOWN_ETA_SECONDS, Message, Progress, Reply, Tool, ToolCall, ToolOutcome
 from app.domain.ports import Caller, Emit, Toolbox
-from app.run.approval import Allowed, Approvals, changed_outcome, with_edit_told
+from app.run.approval import Allowed, Approvals, with_edit_told
 from app.run.images import pictures_from_outputs, resolve_images
 from app.run.talk import tool_message
 
@@ -74,13 +74,15 @@ class Hands:
     hides_reasoning: bool = False
     approvals: Approvals | None = None
     """None where nobody is asked before calls."""
+    acts: list[_Act] = field(default_factory=list[_Act])
+    """The calls of the latest reply."""
     memories: dict[str, _Memory] = field(default_factory=dict[str, _Memory])
     called: list[str] = field(default_factory=list[str])
     """Names of the tools that ran, in order of their first call."""
 
     async def answer_calls(self, reply: Reply) -> Answers:
         """Announce all calls, run them at most `calls_at_once` at a time, return their answers in call order."""
-        acts = [_Act(call, self.toolbox.find(call.name), call.arguments or {}) for call in reply.calls]
+        acts = self.acts = [_Act(call, self.toolbox.find(call.name), call.arguments or {}) for call in reply.calls]
         self._announce(reply, acts)
         limiter = anyio.CapacityLimiter(self.limits.calls_at_once)
 
@@ -101,13 +103,17 @@ class Hands:
         finally:
             for act in acts:
                 if act.outcome is None:
-                    text = "The run ended before the call did."
-                    self.emit(ToolFailed(act.call.uuid, text, "cancelled", act.duration))
+                    act.outcome = _stopped()
+                    self.emit(ToolFailed(act.call.uuid, act.outcome.message, "cancelled", act.duration))
         # What the calls have changed about the tools is to be known when the model is asked again.
         await self.toolbox.settle()
-        done = [(act.call, act.outcome) for act in acts if act.outcome is not None]
-        messages = tuple(tool_message(call, outcome.text) for call, outcome in done)
-        return Answers(messages, pictures_from_outputs(output for _, outcome in done for output in outcome.outputs))
+        outputs = (output for act in acts if act.outcome for output in act.outcome.outputs)
+        return Answers(self.answered(reply), pictures_from_outputs(outputs))
+
+    def answered(self, reply: Reply) -> tuple[Message, ...]:
+        """Answer the calls of the reply that was acted on last, as far as they came, in call order."""
+        outcomes = {act.call.uuid: act.outcome for act in self.acts}
+        return tuple(tool_message(call, (outcomes.get(call.uuid) or _stopped()).text) for call in reply.calls)
 
     def _announce(self, reply: Reply, acts: Sequence[_Act]) -> None:
         for position, act in enumerate(acts):
@@ -148,8 +154,8 @@ class Hands:
         memory = self._worn_out(tool, allowed.arguments)
         if memory is not None and not allowed.is_edited:  # a person who writes the arguments means it
             return self._repeated(act.call, tool, memory)
-        if self.approvals and not await self.approvals.still_holds(tool, by_person=allowed.by_person):
-            return changed_outcome()
+        if self.approvals and (objection := await self.approvals.objection(tool, by_person=allowed.by_person)):
+            return objection
         act.begun = anyio.current_time()
         if tool.spec.name not in self.called:
             self.called.append(tool.spec.name)
@@ -200,6 +206,11 @@ class Hands:
             self.emit(ToolFailed(call.uuid, outcome.message or outcome.text, outcome.error_code, act.duration))
         else:
             self.emit(ToolSucceeded(call.uuid, call.name, act.arguments, outcome.outputs, act.duration))
+
+
+def _stopped() -> ToolOutcome:
+    text = "The run ended before the call did."
+    return ToolOutcome(text=f"Error: {text}", error_code="cancelled", message=text)
 
 
 def _refusal(code: str, text: str) -> ToolOutcome:

@@ -63,15 +63,18 @@ class Approvals:
         arguments = written if answer.arguments is None else answer.arguments
         return Allowed(arguments, by_person=True, is_edited=not _is_same(arguments, written))
 
-    async def still_holds(self, tool: Tool, *, by_person: bool) -> bool:
-        """Tell whether a tool is what it was when it was judged.
+    async def objection(self, tool: Tool, *, by_person: bool) -> ToolOutcome | None:
+        """Say why a call must not be made after all: its tool is not what it was when it was judged.
 
         Its server is asked, where a person was; else what is known of it counts, which may have changed meanwhile.
         """
+        if self.mode == "never":
+            return None
         known = self.toolbox.find(tool.spec.name)
         if known is None or (known.server, known.name, known.digest) != (tool.server, tool.name, tool.digest):
-            return False
-        return not by_person or await self.toolbox.is_unchanged(tool)
+            return _changed()
+        unchanged = not by_person or await self.toolbox.is_unchanged(tool)
+        return unchanged if isinstance(unchanged, ToolOutcome) else None if unchanged else _changed()
 
     async def _ask(self, question: "_CallQuestion") -> InputAnswer:
         ticket = self.person.ask(question)
@@ -95,7 +98,8 @@ class _CallQuestion:
 
     def resolved(self, input_id: str, answer: InputAnswer, by: Settler) -> InputResolved:
         # Silence is no consent: the call is declined, and the reader is told so.
-        return InputResolved("approval", input_id, "decline" if by == "expiry" else answer.action, by)
+        action = "decline" if by == "expiry" else answer.action
+        return InputResolved("approval", input_id, action, by, arguments=answer.arguments)
 
     def fitted(self, answer: InputAnswer) -> InputAnswer:
         if answer.content is not None:
@@ -107,11 +111,13 @@ class _CallQuestion:
         if answer.arguments is not None:
             fault = self.toolbox.fault_of_arguments(self.tool, answer.arguments)
         if fault is not None:
-            raise InvalidRequest(f"arguments: {fault}", param="arguments")
+            where, _, what = fault.rpartition(": ")
+            param = f"arguments.{where}" if where else "arguments"
+            raise InvalidRequest(f"{param}: {what}", param=param)
         return replace(answer, reason=None)
 
 
-def changed_outcome() -> ToolOutcome:
+def _changed() -> ToolOutcome:
     """What a call comes to whose tool is not the one that was judged any more."""
     text = (
         "Error: The server has changed this tool since the call was made, so it was not executed. "

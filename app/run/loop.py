@@ -27,7 +27,12 @@ async def run_loop(talk: Talk, ears: Ears, hands: Hands, *, max_rounds: int) -> 
             cut_offs += 1
             if cut_offs > hands.limits.cut_off_retries:
                 return answered(reply, talk, ears, called=hands.called)
-        answers = await hands.answer_calls(reply)
+        try:
+            answers = await hands.answer_calls(reply)
+        except BaseException:
+            # What ran has run, also where the run is stopped: whoever goes on with the conversation is to know.
+            talk.say_round(reply, hands.answered(reply))
+            raise
         talk.say_round(reply, answers.messages)
         talk.show(answers.pictures)
     return await closing_answer(talk, ears, max_rounds=max_rounds, called=hands.called)

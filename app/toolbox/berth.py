@@ -1,5 +1,6 @@
 """A run's place at one server: a connection, leased ahead of the first call and given back at the run's end."""
 
+import logging
 from dataclasses import dataclass
 
 import anyio
@@ -18,9 +19,13 @@ from app.toolbox.progress import ProgressGate
 from app.toolbox.server import Connection
 from app.toolbox.trouble import Trouble
 
+_log = logging.getLogger(__name__)
+
 _MOST_ROUNDS = 10
 """How often a tool may ask before it gives its result."""
 _MOST_PAUSE_SECONDS = 0.25
+_SAME_SECONDS = 1.0
+"""Calls that were allowed at once need no list each."""
 _UNCLEAR = ("tool_outcome_unknown", "connection_lost")
 
 
@@ -56,6 +61,8 @@ class Berth:
         self._listings = listings
         self._held: Connection | None = None
         self._lock = anyio.Lock()
+        self._listing = anyio.Lock()
+        self._listed: tuple[float, Listing] | None = None
         self._warming = anyio.CancelScope()
         self._has_left = False
         self.on_change = _ignore
@@ -68,6 +75,8 @@ class Berth:
                 await self._connection(None)
         except Trouble:
             pass
+        except Exception:  # noqa: BLE001 - one server must not end the room; logged with its traceback
+            _log.exception("A connection could not be opened ahead for a reason that nobody thought of.")
         finally:
             if self._has_left:
                 self._give_back()
@@ -105,13 +114,15 @@ class Berth:
         pause = _MOST_PAUSE_SECONDS / 4
         for left in reversed(range(_MOST_ROUNDS + 1)):
             result = await self._sent(call, params)
-            if result.get("resultType") != "input_required" or call.inquiry is None:
+            requests: Json = result.get("inputRequests")
+            if result.get("resultType") != "input_required" or (requests and call.inquiry is None):
                 return result
+            if not requests and result.get("requestState") is None:
+                raise Trouble("tool_failed", "The tool asks for nothing, in a form that is not MCP.")
             if not left:
                 break
-            requests: Json = result.get("inputRequests")
             params = {"name": call.tool.wire_name, "arguments": arguments}
-            if requests:
+            if requests and call.inquiry is not None:
                 params["inputResponses"] = await answers_to(requests, call.inquiry)
             else:
                 # It only wants to be asked again, for whatever reason: not at once, and not at any rate.
@@ -162,9 +173,25 @@ class Berth:
         Raises:
             Trouble: It cannot be listed.
         """
-        held = self._own_session()
-        if held is not None:
-            return await self._listings.over(held, self.server)
+        async with self._listing:
+            if self._listed is None or anyio.current_time() - self._listed[0] > _SAME_SECONDS:
+                self._listed = (anyio.current_time(), await self._list_once_more())
+            return self._listed[1]
+
+    async def _list_once_more(self) -> Listing:
+        """List; where the run's session is lost, over a new one, and where the server was only busy, once more."""
+        connection = await self._connection(None)
+        try:
+            return await self._list_over(connection)
+        except Trouble as trouble:
+            if not (trouble.again or trouble.is_busy):
+                raise
+            lost = connection if trouble.again else None
+        return await self._list_over(await self._connection(lost))
+
+    async def _list_over(self, connection: Connection) -> Listing:
+        if connection.serves_one_run:
+            return await self._listings.over(connection, self.server)
         return await self._listings.afresh(self.server, elicits=self.party.elicits)
 
     def _own_session(self) -> Connection | None:

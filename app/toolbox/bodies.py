@@ -10,28 +10,6 @@ from app.toolbox.faults import TOO_LARGE, Exchange
 from app.toolbox.frames import Frames
 
 
-class Budget:
-    """How many messages nobody asked for a server may send: so many at once, then so many a second."""
-
-    def __init__(self, burst: float, a_second: float) -> None:
-        self._burst = self._left = burst
-        self._a_second = a_second
-        self._at = anyio.current_time()
-
-    def allow(self, messages: float) -> None:
-        """Have room for so many more than usual."""
-        self._left = max(self._left, 0) + messages
-
-    def takes(self, messages: int) -> bool:
-        """Take some; tells whether there was room for them."""
-        now = anyio.current_time()
-        if self._left < self._burst:
-            self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
-        self._left -= messages
-        self._at = now
-        return self._left >= 0
-
-
 class WatchedBody(httpx2.AsyncByteStream):
     """An event stream that is cleaned, cut at a limit, and tells when it has ended, however it did."""
 
@@ -43,11 +21,9 @@ class WatchedBody(httpx2.AsyncByteStream):
         *,
         frames: Frames,
         exchange: Exchange | None = None,
-        budget: Budget | None = None,
     ) -> None:
         self._frames = frames
         self._exchange = exchange
-        self._budget = budget
         self._stream = cast("httpx2.AsyncByteStream", response.stream)  # that of an async transport
         self._limit = limit
         self._ended = ended
@@ -59,12 +35,12 @@ class WatchedBody(httpx2.AsyncByteStream):
                 size += len(chunk)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
-                if self._budget is not None and not self._budget.takes(chunk.count(b"data:")):
-                    raise httpx2.ReadError("The server says too much that nobody asked for.")
                 if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
                     raise httpx2.ReadError("Nobody waits for this answer any more.")
                 if cleaned := self._frames.take(chunk):
                     yield cleaned
+                if self._frames.is_flood:
+                    raise httpx2.ReadError("The server says too much that nobody asked for.")
             if rest := self._frames.rest():
                 yield rest
         except httpx2.HTTPError:

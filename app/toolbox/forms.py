@@ -19,10 +19,12 @@ from app.toolbox.lookalikes import (
     EXAMPLES,
     Format,
     asks_for_secret,
+    deceive,
+    distinct_titles,
     fault_of_names,
-    look_alike,
     looks_like,
     number_from,
+    shown_choices,
     visible_line,
     visible_passage,
     visible_text,
@@ -118,7 +120,7 @@ class _Choice:
     titles: _Titles
 
     def shown(self) -> JsonObject:
-        return {"type": "string", **_shown_choices(self.titles, "oneOf")}
+        return {"type": "string", **shown_choices(self.titles, "oneOf")}
 
     def read(self, value: Json) -> Json:
         if not isinstance(value, str) or value not in self.titles:
@@ -133,7 +135,7 @@ class _Choices:
     most: int | None = None
 
     def shown(self) -> JsonObject:
-        items = _shown_choices(self.titles, "anyOf")
+        items = shown_choices(self.titles, "anyOf")
         return _without_none({"type": "array", "items": items, "minItems": self.least or None, "maxItems": self.most})
 
     def read(self, value: Json) -> Json:
@@ -363,9 +365,11 @@ def _titles(node: JsonObject) -> _Titles | None:
         if not isinstance(value, str) or len(value) > _MAX_VALUE or visible_text(value) != value:
             raise _Refused("has a choice that is no text, or one that cannot be shown")
         titles.setdefault(value, visible_line(title, _MAX_TITLE) or value)
-    if not 0 < len(titles) <= _MAX_CHOICES or look_alike(titles.values()):
-        raise _Refused(f"has nothing to choose from, more than {_MAX_CHOICES} choices, or such that look alike")
-    return titles
+    if not 0 < len(titles) <= _MAX_CHOICES:
+        raise _Refused(f"has nothing to choose from, or more than {_MAX_CHOICES} choices")
+    if deceive(titles.values()):
+        raise _Refused("has choices that are written with letters of others")
+    return distinct_titles(titles)
 
 
 def _listed(node: JsonObject) -> list[tuple[Json, Json]] | None:
@@ -378,11 +382,6 @@ def _listed(node: JsonObject) -> list[tuple[Json, Json]] | None:
     branches = [*_real_branches(node, "oneOf"), *_real_branches(node, "anyOf")]
     listed = [(branch["const"], branch.get("title")) for branch in branches if is_object(branch) and "const" in branch]
     return listed if listed and len(listed) == len(branches) else None
-
-
-def _shown_choices(titles: _Titles, word: str) -> JsonObject:
-    titled = [{"const": value, "title": title} for value, title in titles.items()]
-    return {"type": "string", "enum": list(titles)} if list(titles) == list(titles.values()) else {word: titled}
 
 
 def _fixed(node: JsonObject, word: str) -> Json:

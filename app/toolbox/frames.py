@@ -8,7 +8,8 @@ texts inside of characters, begin with a byte order mark, and answer what nobody
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,8 +22,48 @@ _HALF = re.compile(
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
 """One escape of a pair that makes a character, without the other."""
+_FREE = frozenset(("notifications/cancelled", "notifications/subscriptions/acknowledged"))
+_HEARD = _FREE | {"notifications/tools/list_changed"}
+"""Notifications that say something to us, beside progress; what servers log is not among them."""
 _SHORTEST_RETRY_MS, _LONGEST_RETRY_MS = 100, 30_000
 _LONGEST_ID = 512
+
+
+_MESSAGE_BYTES = 4096
+"""So many bytes count as a message, however few messages they are."""
+
+
+class Budget:
+    """How many messages nobody asked for a server may send: so many at once, then so many a second."""
+
+    def __init__(self, burst: float, a_second: float, clock: Callable[[], float]) -> None:
+        self._burst = self._left = burst
+        self._a_second = a_second
+        self._clock = clock
+        self._at = clock()
+
+    def allow(self, messages: float) -> None:
+        """Have room for so many, about what was asked for."""
+        self._left = max(self._left, messages)
+
+    def takes(self, messages: float) -> bool:
+        """Take some; tells whether there was room for them."""
+        now = self._clock()
+        if self._left < self._burst:
+            self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
+        self._at = now
+        self._left = max(self._left - messages, -1.0)
+        return self._left >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Those of one connection."""
+
+    unasked: Budget
+    """Messages on its own stream."""
+    questions: Budget
+    """Requests of the server and changes of its tools, on any stream: each costs us a message."""
 
 
 class _Message(msgspec.Struct):
@@ -58,11 +99,16 @@ def clean_json(body: bytes) -> bytes:
 class Frames:
     """One event stream on its way."""
 
-    def __init__(self, limit: int, request_id: Json = None) -> None:
+    def __init__(self, limit: int, budgets: Budgets, *, request_id: Json = None, is_asked: bool = True) -> None:
         """Take events of at most `limit` bytes; a longer one goes on as it is, for the SDK to refuse.
 
-        `request_id` is that of the request which the stream answers; answers to others are left out then.
+        `request_id` is that of the request which the stream answers; answers to others are left out then. What is not
+        asked for is bounded in number.
         """
+        self.is_flood = False
+        """There was more than a server may say that nobody asked."""
+        self._budgets = budgets
+        self._is_asked_for = is_asked
         self._limit = limit
         self._request_id = None if request_id is None else str(request_id)
         self._buffer = bytearray()
@@ -73,6 +119,8 @@ class Frames:
 
     def take(self, chunk: bytes) -> bytes:
         """Return what the SDK may read of the stream so far and has not been given yet."""
+        if not self._is_asked_for and not self._budgets.unasked.takes(len(chunk) / _MESSAGE_BYTES):
+            self.is_flood = True
         if self._is_passed_on:
             return chunk
         self._buffer += self._with_plain_lines(chunk)
@@ -103,6 +151,9 @@ class Frames:
             frame = bytes(self._buffer[:end])
             del self._buffer[: end + 2]
             self._looked_at = 0
+            if not self._is_asked_for and not self._budgets.unasked.takes(1):
+                self.is_flood = True
+                return
             yield self._cleaned(frame)
         self._looked_at = max(len(self._buffer) - 1, 0)
 
@@ -142,7 +193,8 @@ class Frames:
         is_id = isinstance(found.id, str | int) and not isinstance(found.id, bool)
         if found.method is not None:
             is_called = isinstance(found.method, str) and _is_object(found.params)
-            return is_called and (is_id or found.id is None)
+            is_heard = found.method in _HEARD if found.id is None else is_id
+            return is_called and is_heard and (found.method in _FREE or self._budgets.questions.takes(1))
         if found.error is not None:
             is_error = type(found.error.get("code")) is int and isinstance(found.error.get("message"), str)
             return is_error and (found.id is None or (is_id and self._is_asked(found.id)))

@@ -50,7 +50,7 @@ class ConnectionLimits:
     idle_seconds: float = 600.0
     rest_seconds: float = 30.0
     """After so long without an answer a connection is asked for a sign of life before it is used again."""
-    abandoned_seconds: float = 1.0
+    abandoned_seconds: float = 3.0
     """A handshake that nobody waits for may go on for this long, so that the session it makes can be ended."""
     close_seconds: float = 5.0
     tools: int = 256
@@ -84,14 +84,15 @@ class Call:
         self.gate.offer(progress, total, message)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Owner:
     """What a connection tells the one who keeps it."""
 
     on_end: Callable[[], None]
     on_doubt: Callable[[], None]
     """The server is not what it seemed to be, or not there."""
-    on_list_change: Callable[[], None]
+    on_list_change: Callable[[bool], None]
+    """Whether it was said in a session that is one run's own."""
 
 
 class Line:
@@ -106,7 +107,7 @@ class Line:
         self.conversation: str | None = None
         """Whose session this is, where it is kept for more than one run."""
         self.on_change: Callable[[], None] | None = None
-        """Called instead of the owner when tools change, where this is one run's session."""
+        """Called when tools change, where this is one run's session."""
         self.users = 0
         self._server = server
         self._elicits = elicits
@@ -168,7 +169,9 @@ class Line:
             self._closing.set()
 
     def _hear_of_change(self) -> None:
-        (self.on_change or self._owner.on_list_change)()
+        self._owner.on_list_change(self.on_change is not None)
+        if self.on_change is not None:
+            self.on_change()
 
     async def _elicit(self, params: JsonObject) -> JsonObject:
         """Put a question that the server pushed: to the call on whose stream it came, else to those it may be for."""
@@ -176,10 +179,13 @@ class Line:
         own = exchange.inquiry if exchange is not None else None
         if isinstance(own, Inquiry):
             return await elicit(params, [own], lost_by="server")
+        if exchange is not None and exchange.is_asked:
+            return DECLINED  # on the stream of something else that was asked, which is no call
         return await elicit(params, self._inquiries, lost_by="server") if self.serves_one_run else DECLINED
 
     @property
-    def _has_rested(self) -> bool:
+    def has_rested(self) -> bool:
+        """Whether it was silent for so long that it may not work any more."""
         is_quiet = not self._is_over and not self._calls
         return is_quiet and anyio.current_time() - self._heard >= self.limits.rest_seconds
 
@@ -189,10 +195,10 @@ class Line:
 
     async def answers(self) -> bool:
         """Make sure that it still works, where it has rested for a while. One that does not is over then."""
-        if not self._has_rested:
+        if not self.has_rested:
             return not self._is_over
         async with self._checking:
-            if not self._has_rested:
+            if not self.has_rested:
                 return not self._is_over
             seconds = self.limits.probe_seconds
             scope = anyio.CancelScope(deadline=anyio.current_time() + seconds)
@@ -235,7 +241,7 @@ class Line:
         if call.inquiry is not None:
             self._inquiries.append(call.inquiry)
         try:
-            return await self._ask(
+            result = await self._ask(
                 "tools/call", params, scope=scope, seconds=patience.silence_seconds, call=call, headers=headers
             )
         except Trouble as trouble:
@@ -247,6 +253,9 @@ class Line:
         finally:
             if call.inquiry is not None:
                 self._inquiries.remove(call.inquiry)
+        if not is_modern and result.get("resultType") == "input_required":
+            raise Trouble("tool_failed", "The server asks in a way that its protocol version does not know.")
+        return result
 
     async def _ask(
         self,
@@ -284,6 +293,8 @@ class Line:
                 trouble = trouble_from_silence(seconds)
             raise self._judged(trouble, exchange)
         except MCPError as error:
+            if exchange.is_said:
+                self._heard = anyio.current_time()
             raise self._judged(trouble_from_error(error, exchange, self._server), exchange, error.code) from None
         finally:
             exchange.end_within(_GRACE_SECONDS)

@@ -84,7 +84,7 @@ class Listings:
     ) -> None:
         """Keep nothing yet. `tasks` runs the listings: they belong to none of their callers, who may go away."""
         pool.when_in_doubt(self.forget)
-        pool.when_lists_change(self.renew)
+        pool.when_lists_change(lambda key, is_own: self.renew(key, is_told=not is_own))
         self._pool = pool
         self._limits = limits
         self._tasks = tasks
@@ -134,11 +134,12 @@ class Listings:
         """Drop what a server listed, so that the next one who asks learns how it is now."""
         self._kept.pop(key, None)
 
-    def renew(self, key: bytes) -> None:
-        """Drop what a server listed, and tell who watches."""
+    def renew(self, key: bytes, *, is_told: bool = True) -> None:
+        """Drop what a server listed, and tell who watches, where it is not told already."""
         self.forget(key)
         self._under_way.pop(key, None)  # what is listed at the moment may be older than the change
-        self._tell(key)
+        if is_told:
+            self._tell(key)
 
     def watch(self, key: bytes, tell: Callable[[], None]) -> Callable[[], None]:
         """Have `tell` called when a server's tools are not what they were, until the function returned is called."""
@@ -181,6 +182,8 @@ class Listings:
                 attempt.listing = await ask()
         except Trouble as trouble:
             attempt.trouble = trouble
+        except Exception:  # noqa: BLE001 - one list must not end the room; logged with its traceback
+            _log.exception("A server could not be listed for a reason that nobody thought of.")
         finally:
             attempt.done.set()
             if self._drop(key, attempt) and not attempt.scope.cancel_called:
@@ -204,26 +207,25 @@ class Listings:
     async def _list(self, server: ServerSpec, party: Party) -> Listing:
         deadline = anyio.current_time() + self._limits.seconds
         try:
-            try:
-                return await self._list_once(server, party, deadline)
-            except Trouble as trouble:
-                if not trouble.again:
-                    raise
             return await self._list_once(server, party, deadline)
-        except Trouble:
-            if anyio.current_time() < deadline:
+        except Trouble as trouble:
+            if not trouble.again:
                 raise
-        limit = f"{self._limits.seconds:g} seconds"
-        raise Trouble("server_unreachable", f"The server did not list its tools within {limit}.")
+        return await self._list_once(server, party, deadline)
 
     async def _list_once(self, server: ServerSpec, party: Party, deadline: float) -> Listing:
         connection: Connection | None = None
         with anyio.move_on_at(deadline):
             connection = await self._pool.lease(server, party)
+        limit = f"{self._limits.seconds:g} seconds"
         if connection is None:
-            raise Trouble("server_unreachable", "The server did not get ready in time.")
+            raise Trouble("server_unreachable", f"The server did not get ready within {limit}.")
         try:
             return await _listing_over(connection, server.name, deadline)
+        except Trouble:
+            if anyio.current_time() < deadline:
+                raise
+            raise Trouble("server_unreachable", f"The server did not list its tools within {limit}.") from None
         except anyio.get_cancelled_exc_class():
             # In the older era a response goes on after its caller has left, until its connection ends.
             connection.retire()
@@ -256,7 +258,8 @@ async def _list_all(connection: Connection, name: str, deadline: float) -> tuple
             break
         entries += entries_from_page(page)
         following: Json = page.get("nextCursor")
-        cursor = following if isinstance(following, str) and following not in cursors else None
+        # Some servers end with an empty one.
+        cursor = following if isinstance(following, str) and following and following not in cursors else None
         if cursor is None or len(entries) >= limits.tools:
             break
         cursors.add(cursor)

@@ -7,8 +7,8 @@ MCP lets no server ask for a secret in a form. A label asks for one where it hol
 - unless the next word says that something about it is wanted (`token limit`, `password length`, `secret name`);
 - `token` alone, unless the word before says that it is a piece of text, a place in a list or a coin (`max token`,
   `page token`); `tokens` alone is a number of them;
-- `pin` and `pass` where nothing but `your`, `new`, `4-digit`, `user` and such stands beside it, so that a map has pins
-  and a mountain a pass.
+- `pin`, `pass`, `cookie` and the like where nothing but `your`, `new`, `4-digit`, `user` and such stands beside it, so
+  that a map has pins, a mountain a pass, and a jar cookies.
 
 Letters count as what they look like. An IBAN or a passport's number is no secret: people hand it to those they deal
 with.
@@ -17,12 +17,13 @@ with.
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from app.domain.jsontypes import Json
+from app.domain.jsontypes import Json, JsonObject
 from app.toolbox.results import clean_text
 
 Format: TypeAlias = Literal["email", "uri", "date", "date-time"]
@@ -122,9 +123,23 @@ def fault_of_names(names: Iterable[str], limit: int) -> str | None:
     return None
 
 
-def look_alike(texts: Collection[str]) -> bool:
-    """Tell whether a person takes some of these for the same."""
-    return len(set(map(look_of, texts))) < len(texts)
+def deceive(texts: Collection[str]) -> bool:
+    """Tell whether one of these is another with letters of other scripts in it."""
+    distinct = set(texts)
+    return len({text.translate(_LETTERS) for text in distinct}) < len(distinct)
+
+
+def distinct_titles(titles: Mapping[str, str]) -> dict[str, str]:
+    """Make the titles of values distinct: those that several have are told with their values."""
+    count = Counter(titles.values())
+    return {value: title if count[title] == 1 else f"{title} ({value})" for value, title in titles.items()}
+
+
+def shown_choices(titles: Mapping[str, str], word: str) -> JsonObject:
+    """Write what can be chosen as MCP does: plainly, or with titles under `word`."""
+    if list(titles) == list(titles.values()):
+        return {"type": "string", "enum": list(titles)}
+    return {word: [{"const": value, "title": title} for value, title in titles.items()]}
 
 
 def look_of(text: str) -> str:
@@ -136,7 +151,7 @@ def asks_for_secret(label: str) -> bool:
     """Tell whether a name or title asks for a password, a key, a code or the like."""
     parts = _WORD.findall(_HUMPS.sub(" ", _latin(label)))
     words = [_folded(_NUMBERED.sub("", part)) for part in parts]
-    return _asks_for_pin(words) or any(not _is_harmless(words, found) for found in _found(words))
+    return _asks_alone(words) or any(not _is_harmless(words, found) for found in _found(words))
 
 
 def _latin(text: str) -> str:
@@ -180,16 +195,16 @@ def _is_harmless(words: Sequence[str], found: _Found) -> bool:
     return found.phrase == _TOKEN and (after in _OF_COINS or before in _PLAIN_TOKENS)
 
 
-def _asks_for_pin(words: Sequence[str]) -> bool:
-    left = [word for word in words if word not in _BESIDE_PIN and not word.isdigit()]
-    return left in ([_PIN], [_PASS])
+def _asks_alone(words: Sequence[str]) -> bool:
+    left = [word for word in words if word not in _BESIDE and not word.isdigit()]
+    return len(left) == 1 and left[0] in _ALONE
 
 
 def _folded_words(text: str) -> frozenset[str]:
     return frozenset(look_of(word) for word in text.split())
 
 
-_TOKEN, _PIN, _PASS = look_of("token"), look_of("pin"), look_of("pass")
+_TOKEN = look_of("token")
 
 _INSIDE = _folded_words(
     "password passwd passphrase passwort kennwort wachtwoord contraseña motdepasse парол 密码 密碼 パスワード 비밀번호 "
@@ -199,8 +214,9 @@ _INSIDE = _folded_words(
 
 _SINGULAR = _folded_words(
     # what people log in with
-    "pwd passcode passkey secret credential pincode pinnumber mnemonic authorization bearer cookie securityanswer "
-    "senha haslo parola losenord salasana sifre heslo jelszo adgangskode passord zugangsdaten 暗証番号 ключ "
+    "pwd passcode passkey secret credential pincode pinnumber mnemonic bearer securityanswer "
+    "authorizationheader cookieheader sessioncookie logincookie "
+    "senha haslo losenord salasana sifre heslo jelszo adgangskode passord zugangsdaten 暗証番号 "
     "otp totp onetimecode onetimepin 2fa mfa 2facode mfacode twofactorcode verificationcode securitycode "
     "authenticationcode authenticatorcode authcode authorizationcode smscode logincode accesscode resetcode "
     "digitcode backupcode recoverycode recoverykey recoveryphrase secretphrase walletseed "
@@ -224,7 +240,8 @@ _PLAIN_TOKENS = _folded_words(
     "max maximum min minimum stop eos bos pad mask unk special input output prompt completion per "
     "page next continuation cancellation sync syntax design from to base quote nft erc governance"
 )
-_BESIDE_PIN = _folded_words(
+_ALONE = _folded_words("pin pass cookie authorization parola ключ")
+_BESIDE = _folded_words(
     "a an the your my our enter type please new old current confirm repeat user account card bank security login "
     "unlock sim atm device wallet digit digits of for db database admin root smtp mail wifi"
 )

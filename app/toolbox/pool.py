@@ -72,14 +72,17 @@ class Pool:
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
         self._on_doubt: Callable[[bytes], None] = _ignore
-        self._on_list_change: Callable[[bytes], None] = _ignore
+        self._on_list_change: Callable[[bytes, bool], None] = lambda _key, _is_own: None
 
     def when_in_doubt(self, forget: Callable[[bytes], None]) -> None:
         """Have `forget` called with a server's key whenever what was known of it may be true no longer."""
         self._on_doubt = forget
 
-    def when_lists_change(self, renew: Callable[[bytes], None]) -> None:
-        """Have `renew` called with a server's key when it says that its tools have changed."""
+    def when_lists_change(self, renew: Callable[[bytes, bool], None]) -> None:
+        """Have `renew` called with a server's key when it says that its tools have changed.
+
+        And whether it said so in one run's own session, which that run is told of already.
+        """
         self._on_list_change = renew
 
     async def __aenter__(self) -> Self:
@@ -121,6 +124,7 @@ class Pool:
                 connection.conversation = party.conversation
                 if await _is_taken(connection):
                     return connection
+                self._close_idle(key)
         raise Trouble("server_unreachable", "The server ends each connection at once.")
 
     def _find(self, key: bytes, party: Party, *, is_private: bool) -> Connection | None:
@@ -144,27 +148,37 @@ class Pool:
         if self._count >= self._limits.connections and not self._close_longest_idle():
             raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
 
-        def forget() -> None:
-            self._connections[key].remove(connection)
-            if not self._connections[key]:
-                del self._connections[key]
-            if connection.memory is None and not connection.is_abandoned:
-                self._memories.pop(key_of(server), None)
-
-        def doubt() -> None:
-            # Where the server has forgotten one session it was mostly started anew, and has forgotten all.
-            for other in self._connections.get(key, ()):
-                other.suspect()
-            self._on_doubt(key)
-
-        owner = Owner(forget, doubt, lambda: self._on_list_change(key))
-        connection = Connection(
-            server, self._egress, self._connection_limits, memory=memory, elicits=party.elicits, owner=owner
-        )
+        limits, owner = self._connection_limits, self._owner(server)
+        connection = Connection(server, self._egress, limits, memory=memory, elicits=party.elicits, owner=owner)
+        owner.on_end = lambda: self._forget(key, server, connection)
         self._connections.setdefault(key, []).append(connection)
         self._count += 1
         self._tasks.start_soon(self._own, connection)
         return connection
+
+    def _owner(self, server: ServerSpec) -> Owner:
+        """Make what a connection tells the pool by. All that is known of a server is so for both of its keys."""
+        keys = [key_of(server, elicits=elicits) for elicits in (False, True)]
+
+        def doubt() -> None:
+            # Where the server has forgotten one session it was mostly started anew, and has forgotten all.
+            for each in keys:
+                for other in self._connections.get(each, ()):
+                    other.suspect()
+                self._on_doubt(each)
+
+        def change(is_own: bool) -> None:  # noqa: FBT001 - a callback
+            for each in keys:
+                self._on_list_change(each, is_own)
+
+        return Owner(lambda: None, doubt, change)
+
+    def _forget(self, key: bytes, server: ServerSpec, connection: Connection) -> None:
+        self._connections[key].remove(connection)
+        if not self._connections[key]:
+            del self._connections[key]
+        if connection.memory is None and not connection.is_abandoned:
+            self._memories.pop(key_of(server), None)
 
     async def _own(self, connection: Connection) -> None:
         """Be the owner task of one connection."""
@@ -172,6 +186,12 @@ class Pool:
             await connection.run()
         finally:
             self._count -= 1
+
+    def _close_idle(self, key: bytes) -> None:
+        """One connection has died at rest, so mostly have the others that rest; asking each would take too long."""
+        for connection in list(self._connections.get(key, ())):
+            if not connection.is_opening and not connection.users and connection.has_rested:
+                connection.close()
 
     def _close_longest_idle(self) -> bool:
         idle = [connection for connection in self._all() if not connection.is_opening and not connection.users]

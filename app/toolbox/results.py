@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import ToolOutcome
+from app.toolbox.media import amount, data_size, note, without_media
 
 _MAX_BLOCKS = 256
 _MAX_BLOCK_PARTS = 200
@@ -144,7 +145,7 @@ class _Block(NamedTuple):
     """For the event: valid MCP content."""
     line: str
     """For the model."""
-    is_readable: bool = True
+    has_text: bool = True
     is_cut: bool = False
 
 
@@ -165,7 +166,8 @@ def _read(raw: JsonObject) -> _Result | None:
     """Read a result; null means absent, wherever a field may be absent."""
     content: Json = raw.get("content")
     content = [] if content is None else content
-    if not is_array(content) or ("content" not in raw and "structuredContent" not in raw):
+    content = [_as_text(content)] if isinstance(content, str) else content
+    if not is_array(content) or raw.keys().isdisjoint(("content", "structuredContent", "isError")):
         return None
     rest = content[_MAX_BLOCKS:]
     copy = _Copy(_MAX_PARTS)
@@ -187,16 +189,16 @@ def _block(raw: Json) -> _Block:
     """Read one block: as it is, else what it is about without its trimmings, else a note of what cannot be read."""
     if not is_object(raw) or raw.get("type") not in _KINDS:
         copy = _Copy(_MAX_BLOCK_PARTS)
-        line = _dump(_without_media(copy.of(raw)))
+        line = _dump(without_media(copy.of(raw)))
         return _Block(_as_text(line), line, is_cut=copy.is_cut)
     whole = {key: value for key, value in raw.items() if value is not None}
     for attempt in (whole, _essentials(raw)):
         copy = _Copy(_MAX_BLOCK_PARTS)
         block: JsonObject = copy.of(attempt)
         if not copy.is_cut and _is_content(block):
-            return _Block(block, _text_from_block(block))
-    note = f"[unreadable block of type {raw['type']}]"
-    return _Block(_as_text(note), note, is_readable=False)
+            return _Block(block, _text_from_block(block), has_text="text" in block.get("resource", block))
+    unreadable = f"[unreadable block of type {raw['type']}]"
+    return _Block(_as_text(unreadable), unreadable, has_text=False)
 
 
 def _is_content(block: JsonObject) -> bool:
@@ -209,8 +211,13 @@ def _is_content(block: JsonObject) -> bool:
 
 def _essentials(block: JsonObject) -> JsonObject:
     bare: JsonObject = {key: block[key] for key in _ESSENTIALS if isinstance(block.get(key), str)}
+    if "uri" in bare and block.get("type") == "resource_link":
+        bare.setdefault("name", bare["uri"])
     inner: Json = block.get("resource")
-    return {**bare, "resource": _essentials(inner)} if is_object(inner) else bare
+    if not is_object(inner):
+        return bare
+    kept = _essentials(inner)
+    return {**bare, "resource": kept} if "uri" in kept or "text" not in kept else _as_text(kept["text"])
 
 
 def _as_text(line: str) -> JsonObject:
@@ -218,53 +225,16 @@ def _as_text(line: str) -> JsonObject:
 
 
 def _said(result: _Result) -> str:
-    """Write a whole result as text. Structured content is a fill-in: with a block to show it would be said twice."""
+    """Write a whole result as text. Structured content is a fill-in: with a text to show it would be said twice."""
     lines = [block.line for block in result.blocks if block.line]
     if result.left_out:
         lines.append(f"[{result.left_out:,} more blocks left out]")
-    if result.structured is not None and not any(block.is_readable and block.line.strip() for block in result.blocks):
-        lines.append(_dump(_without_media(result.structured)))
+    if result.structured is not None and not any(block.has_text and block.line.strip() for block in result.blocks):
+        told = without_media(result.structured)
+        if told == result.structured or not any(block.line.strip() for block in result.blocks):
+            lines.append(_dump(told))  # else it is the pictures once more
     said = "\n".join(lines)
     return said if said.strip() else ""
-
-
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{60,}+\r?\n)*+[A-Za-z0-9+/_-]++={0,2}\s*")
-_DATA_URL = re.compile(r"data:[^,]{0,200};base64,")
-_LONG_DATA_CHARACTERS = 2048
-"""Shorter words of that kind may be tokens and cursors, which the model has to hand back."""
-
-
-def _without_media(value: Json) -> Json:
-    """Put notes where bytes are written as text: no model can read them, and they would fill all its room."""
-    if isinstance(value, str):
-        return _data_note(value) if _is_data(value) else value
-    if is_array(value):
-        return [_without_media(item) for item in value]
-    if not is_object(value):
-        return value
-    is_media = value.get("type") in ("image", "audio") or isinstance(value.get("mimeType") or value.get("uri"), str)
-    return {
-        key: _data_note(item)
-        if is_media and key in ("data", "blob") and isinstance(item, str)
-        else _without_media(item)
-        for key, item in value.items()
-    }
-
-
-def _is_data(text: str) -> bool:
-    if len(text) < _LONG_DATA_CHARACTERS:
-        return False
-    # Of one case only: a sequence of letters that means something, or a number in hexadecimal.
-    is_mixed = not text.isupper() and not text.islower()
-    return _DATA_URL.match(text) is not None or (is_mixed and _BASE64.fullmatch(text) is not None)
-
-
-def _data_note(data: str) -> str:
-    return _note("data", _amount(_data_size(data)))
-
-
-def _data_size(data: str) -> int:
-    return max(len(data) * 3 // 4 - data[-2:].count("="), 0)
 
 
 def _text_from_block(block: JsonObject) -> str:
@@ -272,13 +242,13 @@ def _text_from_block(block: JsonObject) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": "resource", "resource": {"uri": str(uri), "text": str(text), **rest}}:
-            return f"{_note('resource', uri, rest.get('mimeType'))}\n{text}"
+            return f"{note('resource', uri, rest.get('mimeType'))}\n{text}"
         case {"type": "resource_link", "uri": str(uri), **rest}:
             size: Json = rest.get("size")
             told = [rest.get("title") or rest.get("name"), uri, rest.get("mimeType"), rest.get("description")]
-            return _note("resource link", *told, _amount(size) if isinstance(size, int) else None)
+            return note("resource link", *dict.fromkeys(told), amount(size) if isinstance(size, int) else None)
         case _:
-            return _note(*_facts(block))
+            return note(*_facts(block))
 
 
 def _facts(block: JsonObject) -> tuple[str, ...]:
@@ -286,21 +256,9 @@ def _facts(block: JsonObject) -> tuple[str, ...]:
     inner: Json = block.get("resource", block)
     held: JsonObject = inner if is_object(inner) else {}
     data: Json = held.get("data", held.get("blob", ""))
-    size = _data_size(data) if isinstance(data, str) else 0
-    facts = [block.get("type"), held.get("uri"), held.get("mimeType"), _amount(size) if size else None]
+    size = data_size(data) if isinstance(data, str) else 0
+    facts = [block.get("type"), held.get("uri"), held.get("mimeType"), amount(size) if size else None]
     return tuple(fact for fact in facts if isinstance(fact, str))
-
-
-def _note(kind: str, *facts: Json) -> str:
-    """Write one line about something. Each fact is a stranger's, so it is kept to one line and a sane length."""
-    shown = [" ".join(fact[:2000].split())[:500] for fact in facts if isinstance(fact, str) and fact.strip()]
-    return f"[{kind}: {', '.join(shown)}]" if shown else f"[{kind}]"
-
-
-def _amount(size: int) -> str:
-    if size < 1024:
-        return f"{size} bytes"
-    return f"{size / 1024:.1f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
 
 
 def _dump(value: Json) -> str:
@@ -349,12 +307,12 @@ def _output(said: str, result: _Result, limit: int) -> tuple[JsonObject, bool]:
     if result.structured is not None:
         size = _size(result.structured)
         if result.is_structure_cut:
-            notes.append(_note("structured content", f"more than {_MAX_PARTS:,} parts", "left out"))
+            notes.append(note("structured content", f"more than {_MAX_PARTS:,} parts", "left out"))
         elif size <= left:
             output["structured"] = result.structured
             left -= size
         else:
-            notes.append(_note("structured content", _amount(size), "left out"))
+            notes.append(note("structured content", amount(size), "left out"))
     content: list[JsonObject] = []
     dropped = result.left_out
     is_cut = text != said or bool(notes)
@@ -379,7 +337,7 @@ def _shown(block: JsonObject, left: int) -> tuple[JsonObject, int]:
     if block.get("type") == "text":
         shown = _as_text(_fitted(str(block.get("text", "")), left - _size(_as_text(""))))
     else:
-        shown = _as_text(_note(*_facts(block), "left out"))
+        shown = _as_text(note(*_facts(block), "left out"))
     return shown, _size(shown)
 
 

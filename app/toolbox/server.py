@@ -108,7 +108,7 @@ class Connection(Line):
         finally:
             if self._session is None and self._trouble is None:
                 self._trouble = Trouble("server_unreachable", "The connection was closed before it was ready.")
-            if self._session is None:
+            if self._session is None and not self.is_abandoned:
                 self._owner.on_doubt()
             self.close()
             for scope in list(self._calls):
@@ -153,7 +153,7 @@ class Connection(Line):
                 if not await self._shake_hands(session, known):
                     return False
                 keeps_session = not session.is_modern and (transport == "sse" or wire.session_id is not None)
-                self.memory = Memory(transport, session.discover_result, keeps_session)
+                self.memory = Memory(transport, session.discovered, keeps_session)
                 self._session = session
                 self._heard = anyio.current_time()
                 async with anyio.create_task_group() as hearing:

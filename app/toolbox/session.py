@@ -81,6 +81,15 @@ class Session(ClientSession):
         return self.discover_result is not None
 
     @property
+    def discovered(self) -> mcp_types.DiscoverResult | None:
+        """What is to be remembered of a modern server: not what it wrote for people, which may be megabytes."""
+        found = self.discover_result
+        if found is None:
+            return None
+        capabilities = mcp_types.ServerCapabilities(tools=found.capabilities.tools)
+        return found.model_copy(update={"capabilities": capabilities, "instructions": None, "meta": None})
+
+    @property
     def claims_tools(self) -> bool:
         capabilities = self.server_capabilities
         return capabilities is not None and capabilities.tools is not None

@@ -129,6 +129,9 @@ class McpToolbox:
         except Trouble:
             _log.warning("The server %s said that its tools have changed, and could not list them.", berth.server.name)
             return
+        except Exception:  # noqa: BLE001 - one list must not end the room; logged with its traceback
+            _log.exception("A changed list could not be read for a reason that nobody thought of.")
+            return
         before = self._offers[berth]
         if self._renewals.has_ended:
             return  # the answer came in the moment in which the run ended
@@ -162,17 +165,25 @@ class McpToolbox:
         entry = self._entries.get(tool.spec.name)
         if entry is None:
             return fault_of_value(arguments, tool.spec.parameters)
-        return fault_of_value(fitted_arguments(arguments, entry.listed.written), entry.listed.parameters)
+        schema = entry.listed.parameters
+        known: JsonObject = schema.get("properties") or {}
+        if "additionalProperties" not in entry.listed.written and known:
+            # A server may take what it does not know, and would not say that a person has mistyped a name.
+            unknown = next((name for name in arguments if name not in known), None)
+            if unknown is not None:
+                return f"{unknown[:64]}: the tool has no such argument"
+        return fault_of_value(fitted_arguments(arguments, entry.listed.written), schema)
 
-    async def is_unchanged(self, tool: Tool) -> bool:
+    async def is_unchanged(self, tool: Tool) -> bool | ToolOutcome:
         entry = self._entries.get(tool.spec.name)
         if entry is None:
             return False
         try:
             listing = await entry.berth.list_afresh()
         except Trouble as trouble:
-            # Where nobody is there the call itself says so. One that does not tell its tools may have changed them.
-            return trouble.code == "server_unreachable"
+            self._tell_auth(entry.berth, trouble)
+            told = "It cannot be told whether the tool is still what was allowed, so it was not executed."
+            return _failed(trouble.code, f"{told} {trouble.reason}", tool)
         found = next((listed for listed in listing.tools if listed.wire_name == entry.listed.wire_name), None)
         is_same = found is not None and _tool(tool.spec.name, found, entry.berth.server).digest == tool.digest
         if not is_same:
@@ -193,8 +204,7 @@ class McpToolbox:
             fitted = fitted_arguments(arguments, entry.listed.written)
             done = await entry.berth.call(entry.listed, fitted, caller, wait=wait, trip=self._trip)
         except Trouble as trouble:
-            if trouble.wants_auth:
-                self._tell_auth(entry.berth, trouble)
+            self._tell_auth(entry.berth, trouble)
             return _outcome_of_trouble(trouble, tool)
         except Exception:  # noqa: BLE001 - one call must not take its run down; logged with its traceback
             _log.exception("A tool call failed for a reason that nobody thought of.")
@@ -220,6 +230,9 @@ class McpToolbox:
         return None if _tool_key(entry) in self._means.warned else entry.listed.output_schema
 
     def _tell_auth(self, berth: Berth, trouble: Trouble) -> None:
+        """Tell, once, that a server wants authorization now."""
+        if not trouble.wants_auth:
+            return
         before = self._offers[berth]
         offer = replace(before, state="authRequired", message=trouble.reason, challenge=trouble.challenge or None)
         if before.state != offer.state:

@@ -51,6 +51,7 @@ class Trouble(Exception):
         """Nothing was executed for sure, and a new connection may do better."""
         self.wants_auth = fault is not None and fault.kind == "auth"
         self.challenge = fault.challenge if fault is not None else None
+        self.is_busy = fault is not None and fault.status in (429, 503)
         self.rpc_code = rpc_code
         self.data = data
         """What came with the server's error, as it came."""

@@ -22,7 +22,7 @@ import anyio.abc
 import httpx2
 
 from app.domain.jsontypes import Json
-from app.toolbox.bodies import Budget, WatchedBody, read_capped
+from app.toolbox.bodies import WatchedBody, read_capped
 from app.toolbox.faults import (
     ENCODED,
     TOO_LARGE,
@@ -44,7 +44,7 @@ from app.toolbox.faults import (
     sent_message,
     under_way,
 )
-from app.toolbox.frames import Frames, clean_json
+from app.toolbox.frames import Budget, Budgets, Frames, clean_json
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,9 @@ _REDIRECTS = 2
 _UNASKED_BURST, _UNASKED_A_SECOND = 200, 5
 """Messages that a server may send beside the answers: each costs us work, also when no run uses the connection."""
 _ASKED = 10_000
-"""Messages about one request, its progress among them, where they come on the one stream of the SSE transport."""
+"""What there is room for once a request was sent: its answer or its progress may come on the connection's stream."""
+_QUESTIONS_BURST, _QUESTIONS_A_SECOND = 50, 2
+"""Requests of a server that are heard."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8
 """So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
@@ -103,7 +105,10 @@ class Wire(httpx2.AsyncBaseTransport):
         """
         self.session_id: str | None = None
         self._session_gone = False
-        self._unasked = Budget(_UNASKED_BURST, _UNASKED_A_SECOND)
+        self._budgets = Budgets(
+            Budget(_UNASKED_BURST, _UNASKED_A_SECOND, anyio.current_time),
+            Budget(_QUESTIONS_BURST, _QUESTIONS_A_SECOND, anyio.current_time),
+        )
         self._short_streams = 0
         """How often the connection's own event stream ended soon after it was opened."""
         self._undelivered: set[anyio.Event] = set()
@@ -141,9 +146,9 @@ class Wire(httpx2.AsyncBaseTransport):
                 self._introduced, self._introduced_by = delivered, anyio.current_time() + _INTRODUCTION_SECONDS
             self._chores.start_soon(self._post_unheeded, request, delivered)
             return httpx2.Response(202)
+        self._budgets.unasked.allow(_ASKED)
         if self._on_stream_end is None:
             return await self._post(request, exchange, sent.id)
-        self._unasked.allow(_ASKED)  # its answer comes on the same stream
         self._chores.start_soon(self._post, request, exchange, sent.id)
         return httpx2.Response(202)
 
@@ -178,10 +183,13 @@ class Wire(httpx2.AsyncBaseTransport):
                 if not exchange.is_asked and anyio.current_time() - opened_at < _SHORT_SECONDS:
                     self._short_streams += 1
 
-            own = None if exchange.is_asked else self._unasked
-            frames = Frames(self._limits.event_bytes, exchange.request_id if exchange.is_asked else None)
-            response.stream = WatchedBody(response, None, self._on_stream_end or ended, frames=frames, budget=own)
+            request_id = exchange.request_id if exchange.is_asked else None
+            frames = self._frames(exchange, request_id)
+            response.stream = WatchedBody(response, None, self._on_stream_end or ended, frames=frames)
         return response
+
+    def _frames(self, exchange: Exchange, request_id: Json) -> Frames:
+        return Frames(self._limits.event_bytes, self._budgets, request_id=request_id, is_asked=exchange.is_asked)
 
     async def _may_open(self, request: httpx2.Request, exchange: Exchange) -> bool:
         """Tell whether to open an event stream; the connection's own, where it keeps ending, ever more slowly."""
@@ -260,15 +268,13 @@ class Wire(httpx2.AsyncBaseTransport):
             if response.has_redirect_location and self._on_stream_end is None:
                 return await self._redirect(response)
             if response.is_success and media_type(response) == "text/event-stream" and self._on_stream_end is None:
-                own = None if exchange.is_asked else self._unasked
-                frames = Frames(self._limits.event_bytes, request_id)
+                frames = self._frames(exchange, request_id)
                 response.stream = WatchedBody(
                     response,
                     self._limits.stream_bytes,
                     lambda: _break_off(exchange),
                     frames=frames,
                     exchange=exchange,
-                    budget=own,
                 )
                 return response
             body = await read_capped(response, self._limits.reply_bytes)

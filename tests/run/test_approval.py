@@ -291,7 +291,7 @@ async def test_call_that_nobody_decides_is_declined_by_the_clock() -> None:
 UNFIT: dict[str, tuple[InputAnswer, str]] = {
     "content": (InputAnswer("accept", content={}), "content"),
     "content of a decline": (InputAnswer("decline", content={"a": 1}), "content"),
-    "arguments that are wrong": (InputAnswer("accept", arguments={"bad": 1}), "arguments"),
+    "arguments that are wrong": (InputAnswer("accept", arguments={"bad": 1}), "arguments.bad"),
 }
 
 

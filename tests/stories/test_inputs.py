@@ -239,7 +239,7 @@ BAD_INPUTS: dict[str, tuple[Any, int, str | None]] = {
     "unknown action": ({"action": "perhaps"}, 422, "action"),
     "unknown field": ({"action": "accept", "argument": {}}, 422, "argument"),
     "arguments that are no object": ({"action": "accept", "arguments": ["b"]}, 422, "arguments"),
-    "arguments that do not fit": ({"action": "accept", "arguments": {"path": 1}}, 422, "arguments"),
+    "arguments that do not fit": ({"action": "accept", "arguments": {"path": 1}}, 422, "arguments.path"),
     "content": ({"action": "accept", "content": {"path": "b"}}, 422, "content"),
     "odd memory": ({"action": "accept", "remember": "ever"}, 422, "remember"),
     "odd reason": ({"action": "decline", "reason": 1}, 422, "reason"),

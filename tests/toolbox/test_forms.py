@@ -280,11 +280,22 @@ def test_a_form_that_asks_for_a_secret_is_refused(label: str) -> None:
     assert "secret" in refusal(schema(field={**INTEGER, "title": label}))
 
 
-@pytest.mark.parametrize("titles", [("Keep", "Keep"), ("Keep", "keep"), ("Keep", "K\u0435ep"), ("O1", "0l")], ids=ascii)
-def test_choices_that_a_person_cannot_tell_apart_are_refused(titles: tuple[str, str]) -> None:
+@pytest.mark.parametrize("titles", [("Keep", "K\u0435ep"), ("\u0410pple", "Apple"), ("Pay", "P\u0430y")], ids=ascii)
+def test_choices_written_with_letters_of_others_are_refused(titles: tuple[str, str]) -> None:
     choices = [{"const": value, "title": title} for value, title in zip(("keep", "delete"), titles, strict=True)]
-    assert "look alike" in refusal(schema(a={"type": "string", "oneOf": choices}))
-    assert "look alike" in refusal(schema(a={"type": "array", "items": {"anyOf": choices}}))
+    assert "letters of others" in refusal(schema(a={"type": "string", "oneOf": choices}))
+    assert "letters of others" in refusal(schema(a={"type": "array", "items": {"anyOf": choices}}))
+
+
+@pytest.mark.parametrize("choices", [("m", "M"), ("kW", "KW"), ("1", "I", "II"), ("Hoa", "Hòa"), ("да", "нет")])
+def test_choices_of_any_script_that_differ_are_shown(choices: tuple[str, ...]) -> None:
+    assert form(schema(a={"type": "string", "enum": list(choices)})).shown["properties"]["a"]["enum"] == list(choices)
+
+
+def test_choices_with_one_title_are_told_apart_by_their_values() -> None:
+    choices = [{"const": value, "title": "Standup"} for value in ("mon", "tue")]
+    shown = form(schema(a={"type": "string", "oneOf": choices})).shown["properties"]["a"]["oneOf"]
+    assert [choice["title"] for choice in shown] == ["Standup (mon)", "Standup (tue)"]
 
 
 def test_the_format_of_a_password_is_a_secret_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from app.domain.events import ServerReport
 from app.domain.jsontypes import JsonObject
+from app.domain.messages import ToolOutcome
 from app.domain.spec import ServerSpec
 from app.toolbox.box import open_servers
 from app.toolbox.offers import Offer
@@ -475,25 +476,53 @@ async def test_server_that_floods_its_own_stream_is_not_listened_to(message: dic
         assert raw.asked["tools/list"] < 20
 
 
-@pytest.mark.parametrize("listed", [error(-32000, "busy"), http_reply(500), http_reply(401), HANG])
-async def test_tool_that_is_not_told_any_more_counts_as_changed(listed: Reply) -> None:
-    lists = [result({"tools": [tool_entry("echo")]}), listed]
-    async with open_raw_mcp({"tools/list": lists}) as raw, open_lone_run(operator(raw.url), list_seconds=0.3) as run:
+@pytest.mark.parametrize(
+    ("listed", "unchanged"),
+    [
+        (result({"tools": [tool_entry("echo", description="Other.")]}), False),
+        (result({"tools": []}), False),
+        (error(-32000, "busy"), "tool_failed"),
+        (http_reply(500), "tool_failed"),
+        (http_reply(401), "tool_failed"),
+        (HANG, "tool_timeout"),
+        ([http_reply(503), result({"tools": [tool_entry("echo")]})], True),
+        ([http_reply(404), result({"tools": [tool_entry("echo")]})], True),
+    ],
+)
+async def test_tool_is_looked_at_again_and_what_cannot_be_seen_is_said(
+    listed: Reply | list[Reply], unchanged: bool | str
+) -> None:
+    lists: list[Reply] = [result({"tools": [tool_entry("echo")]}), *(listed if isinstance(listed, list) else [listed])]
+    replies: dict[str, Any] = {"tools/list": lists}
+    async with (
+        open_raw_mcp(replies, session_id="s1") as raw,
+        open_lone_run(operator(raw.url), list_seconds=0.3) as run,
+    ):
         tool = run.box.find("echo")
         assert tool is not None
-        assert not await run.box.is_unchanged(tool)
+        told = await run.box.is_unchanged(tool)
+        assert (told.error_code if isinstance(told, ToolOutcome) else told) == unchanged
 
 
-async def test_tool_of_a_server_that_is_gone_is_left_to_its_call() -> None:
+async def test_calls_that_were_allowed_at_once_share_one_look() -> None:
+    async with open_raw_mcp(session_id="s1") as raw, open_lone_run(operator(raw.url)) as run:
+        tool = run.box.find("echo")
+        assert tool is not None
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(run.box.is_unchanged, tool)
+        assert raw.asked["tools/list"] == 2
+
+
+async def test_tool_of_a_server_that_is_gone_is_not_called() -> None:
     async with open_mcp_server("modern") as server, open_lone_run(operator(server.url)) as run:
         tool = run.box.find("echo")
         assert tool is not None
-        assert await run.box.is_unchanged(tool)
         server.kill()
         with anyio.fail_after(5):
             while (await run.call("echo", text="x")).error_code != "server_unreachable":
                 pass
-        assert await run.box.is_unchanged(tool)
+        assert isinstance(await run.box.is_unchanged(tool), ToolOutcome)
 
 
 # What comes too late

@@ -37,7 +37,7 @@ READINGS: list[tuple[str, list[Any], Any, str]] = [
         "a picture with its facts",
         [{"type": "image", "data": "eHg=", "mimeType": "image/png"}],
         {"w": 1},
-        "[image: image/png, 2 bytes]",
+        '[image: image/png, 2 bytes]\n{"w":1}',
     ),
     ("a picture without a type", [{"type": "image", "data": "eHh4", "mimeType": " "}], None, "[image: 3 bytes]"),
     ("audio", [{"type": "audio", "data": "eHh4", "mimeType": "audio/wav"}], None, "[audio: audio/wav, 3 bytes]"),
@@ -161,7 +161,7 @@ UNREADABLE: list[dict[str, Any]] = [
     {"type": "audio", "mimeType": "audio/wav"},
     {"type": "resource", "resource": {"uri": "x:1"}},
     {"type": "resource", "resource": "x"},
-    {"type": "resource_link", "uri": "x:1"},
+    {"type": "resource_link", "name": "x"},
 ]
 
 
@@ -184,7 +184,7 @@ def test_a_block_that_cannot_be_read_is_named_and_does_not_hide_the_structure(bl
         ({"structuredContent": "good"}, '"good"'),
         ({}, None),
         ({"structuredContents": {}}, None),
-        ({"content": "good"}, None),
+        ({"content": "good"}, "good"),
         ({"content": text("good")}, None),
     ],
 )
@@ -475,3 +475,9 @@ def test_millions_of_characters_are_no_work_per_character() -> None:
         sys.setprofile(None)
     assert got.omitted_characters > 3_000_000
     assert calls < 2000
+
+
+def test_failure_without_content_is_a_failure() -> None:
+    failed = outcome_from_result({"isError": True}, ResultLimits())
+    assert failed is not None
+    assert failed.error_code == "tool_failed"

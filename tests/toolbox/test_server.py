@@ -498,7 +498,8 @@ FAILED_CALLS: Sequence[tuple[str, Reply, str, str]] = [
     ("error of another request", json_reply({**NO_ID, "id": 999}), "tool_outcome_unknown", "not MCP"),
     ("error that is none", json_reply({"jsonrpc": "2.0", "id": 3, "error": "x"}), "tool_outcome_unknown", "not MCP"),
     ("no result", result({}), "tool_failed", "not the result of a tool"),
-    ("asks a person", result({"resultType": "input_required"}), "tool_failed", "ask a person"),
+    ("asks a person", result({"resultType": "input_required", "inputRequests": {"a": {}}}), "tool_failed", "ask"),
+    ("asks for nothing", result({"resultType": "input_required"}), "tool_failed", "asks"),
     (
         "too large",
         http_reply(200, b'{"x":"' + b"a" * 5_000_000, "application/json"),
