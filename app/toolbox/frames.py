@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.domain.jsontypes import Json, JsonObject
+from app.domain.jsontypes import Json, JsonObject, is_object
 from app.domain.wire import json_from_value
 
 _MARK = b"\xef\xbb\xbf"
@@ -74,7 +74,7 @@ class _Message(msgspec.Struct):
     method: Json = None
     params: msgspec.Raw = msgspec.Raw(b"{}")  # immutable
     result: msgspec.Raw = msgspec.Raw(b"")  # immutable
-    error: dict[str, Json] | None = None
+    error: Json = None
 
 
 _decode = msgspec.json.Decoder(_Message).decode
@@ -195,8 +195,9 @@ class Frames:
             is_called = isinstance(found.method, str) and _is_object(found.params)
             is_heard = found.method in _HEARD if found.id is None else is_id
             return is_called and is_heard and (found.method in _FREE or self._budgets.questions.takes(1))
-        if found.error is not None:
-            is_error = type(found.error.get("code")) is int and isinstance(found.error.get("message"), str)
+        error: Json = found.error
+        if error is not None:
+            is_error = is_object(error) and type(error.get("code")) is int and isinstance(error.get("message"), str)
             return is_error and (found.id is None or (is_id and self._is_asked(found.id)))
         return is_id and _is_object(found.result) and self._is_asked(found.id)
 
