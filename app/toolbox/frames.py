@@ -169,9 +169,8 @@ class Frames:
                 event = value or event
             elif name == b"id" and len(value) <= _LONGEST_ID and value.isascii() and value.decode().isprintable():
                 head += b"id: %b\n" % value
-            elif name == b"retry" and value.isdigit():
-                wait = min(max(int(value[:9]), _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
-                head += b"retry: %d\n" % wait
+            elif name == b"retry" and value.isdigit() and int(value[:9]) <= _LONGEST_RETRY_MS:
+                head += b"retry: %d\n" % max(int(value[:9]), _SHORTEST_RETRY_MS)
         if event == b"endpoint":
             return frame + b"\n\n"
         message = self._readable(clean_json(b"\n".join(data))) if event == b"message" else None

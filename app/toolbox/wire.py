@@ -57,7 +57,7 @@ _UNASKED_BURST, _UNASKED_A_SECOND = 200, 5
 """Messages that a server may send beside the answers: each costs us work, also when no run uses the connection."""
 _ASKED = 10_000
 """What there is room for once a request was sent: its answer or its progress may come on the connection's stream."""
-_QUESTIONS_BURST, _QUESTIONS_A_SECOND = 50, 2
+_QUESTIONS_BURST, _QUESTIONS_A_SECOND = 200, 5
 """Requests of a server that are heard."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8

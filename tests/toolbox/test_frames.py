@@ -127,7 +127,7 @@ def test_progress_has_numbers_that_can_be_counted_with(params: Any, read: Any) -
 
 @pytest.mark.parametrize(
     ("retry", "told"),
-    [("500", 500), ("0", 100), ("9" * 400, 30_000), ("-5", None), ("1_0", None), ("soon", None), ("1.5", None)],
+    [("500", 500), ("0", 100), ("9" * 400, None), ("-5", None), ("1_0", None), ("soon", None), ("1.5", None)],
 )
 def test_time_to_come_back_is_a_sane_one_or_none(retry: str, told: int | None) -> None:
     out = frames(7).take(event(RESULT, f"retry: {retry}"))
