@@ -25,6 +25,7 @@ from tests.fakes.raw_mcp import (
     sse_frame,
     sse_reply,
     text_result,
+    tool_entry,
 )
 from tests.fakes.toolboxes import LOCAL, QUICK, OpenBox, ScriptedPerson, ScriptedTicket, open_run, operator
 
@@ -416,6 +417,51 @@ async def test_modern_question_of_a_cancelled_call_is_withdrawn() -> None:
                 await wait_until(lambda: person.tickets)
                 tasks.cancel_scope.cancel()
             assert person.tickets[0].withdrawn_by == "cancel"
+
+
+async def test_more_questions_at_once_than_a_person_can_see_are_declined() -> None:
+    person = saying(None)
+    wanted = wants({f"q{number}": elicitation() for number in range(18)})
+    async with open_raw_mcp({"tools/call": [wanted, result(text_result("fine"))]}, era="modern") as raw:
+        async with open_servers(LOCAL) as servers, open_run(servers, operator(raw.url), person=person) as run:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.call, "echo")
+                await wait_until(lambda: len(person.tickets) == 16)
+                for ticket in person.tickets:
+                    ticket.give(PARIS)
+            answers = calls_of(raw)[1]["inputResponses"].values()
+    assert [answer["action"] for answer in answers].count("decline") == 2
+
+
+async def test_tool_that_only_wants_to_be_asked_again_needs_no_person() -> None:
+    replies: dict[str, Any] = {"tools/call": [wants(None), result(text_result("fine"))]}
+    async with open_raw_mcp(replies, era="modern") as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url)) as run:
+            assert (await run.call("echo")).text == "fine"
+
+
+async def test_server_of_the_older_era_that_asks_as_a_modern_one_is_called_once() -> None:
+    replies = {"tools/call": wants({"where": elicitation()})}
+    async with open_raw_mcp(replies) as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url), person=saying(PARIS)) as run:
+            assert (await run.call("echo")).error_code == "tool_failed"
+            assert raw.asked["tools/call"] == 1
+
+
+async def test_question_on_the_stream_of_a_listing_is_nobodys() -> None:
+    asker, person = Asker(asks(FORM)), saying(PARIS)
+
+    async def page(request: RawRequest) -> bytes:
+        await request.write(sse_reply([asks(FORM, request_id="l1")], end=False))
+        await wait_until(lambda: asker.heard)
+        await request.write(sse_frame(result_of(request, {"tools": [tool_entry("echo")]})))
+        return b"0\r\n\r\n"
+
+    async with open_raw_mcp({"tools/list": page, "POST": asker.hear}) as raw, open_servers(LOCAL) as servers:
+        async with open_run(servers, operator(raw.url), person=person) as run:
+            assert run.names == ["echo"]
+    assert asker.heard == [{"action": "decline"}]
+    assert not person.tickets
 
 
 # Pages to visit first
