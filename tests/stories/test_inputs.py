@@ -72,6 +72,7 @@ class Desk:
     answered: list[httpx.Response] = field(default_factory=list[httpx.Response])
     instead: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """What the server answers first, by method: replies, or functions of the request."""
+    seen: list[Event] = field(default_factory=list[Event])
     run_id: str = ""
 
     async def answer(self, input_id: str, body: Any) -> httpx.Response:
@@ -87,6 +88,7 @@ class Desk:
             async with anyio.create_task_group() as group:
                 async for event in events(source):
                     run.events.append(event)
+                    self.seen.append(event)
                     RunEvent.model_validate(event.data)
                     if is_question(event):
                         group.start_soon(respond, self, event.data)
@@ -252,8 +254,7 @@ async def test_tool_that_becomes_destructive_while_its_call_waits_for_a_place_is
                 runs.append(await desk.run(ignoring, approval="destructive"))
 
             group.start_soon(go)
-            await wait_until(lambda: desk.mcp.asked["tools/list"] == 2)
-            await anyio.wait_all_tasks_blocked()
+            await wait_until(lambda: [event.name for event in desk.seen].count("server") == 2)
             hold.set()
         assert len(desk.executed) == 1
         assert errors(runs[0]) == ["tool_changed"]
