@@ -290,7 +290,6 @@ class Settings(BaseSettings):
                 list_seconds=connect,
                 call_seconds=self.mcp_tool_timeout_ms / 1000,
                 call_total_seconds=self.tool_max_ms / 1000,
-                person_seconds=self.input_timeout_ms / 1000,
                 tools=self.max_tools_per_server,
                 pages=self.max_list_pages,
                 schema_bytes=self.max_schema_bytes,

@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 _MOST_ROUNDS = 10
 """How often a tool may ask before it gives its result."""
 _MOST_PAUSE_SECONDS = 0.25
-_SAME_SECONDS = 1.0
-"""Calls that were allowed at once need no list each."""
 _UNCLEAR = ("tool_outcome_unknown", "connection_lost")
 
 
@@ -63,6 +61,7 @@ class Berth:
         self._lock = anyio.Lock()
         self._listing = anyio.Lock()
         self._listed: tuple[float, Listing] | None = None
+        """The latest that was asked for afresh, and when that was begun: calls that were allowed at once share one."""
         self._warming = anyio.CancelScope()
         self._has_left = False
         self.on_change = _ignore
@@ -173,9 +172,11 @@ class Berth:
         Raises:
             Trouble: It cannot be listed.
         """
+        asked = anyio.current_time()
         async with self._listing:
-            if self._listed is None or anyio.current_time() - self._listed[0] > _SAME_SECONDS:
-                self._listed = (anyio.current_time(), await self._list_once_more())
+            if self._listed is None or self._listed[0] < asked:
+                begun = anyio.current_time()
+                self._listed = (begun, await self._list_once_more())
             return self._listed[1]
 
     async def _list_once_more(self) -> Listing:

@@ -30,23 +30,32 @@ class WatchedBody(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        chunks = aiter(self._stream)
         try:
-            async for chunk in self._stream:
+            while (chunk := await self._next(chunks)) is not None:
                 size += len(chunk)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
-                if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
-                    raise httpx2.ReadError("Nobody waits for this answer any more.")
                 if cleaned := self._frames.take(chunk):
                     yield cleaned
-                if self._frames.is_flood:
-                    raise httpx2.ReadError("The server says too much that nobody asked for.")
+                if self._frames.is_flood or self._frames.is_too_large:
+                    if self._exchange is not None:
+                        self._exchange.fault = TOO_LARGE
+                    raise httpx2.ReadError("The server says too much.")
             if rest := self._frames.rest():
                 yield rest
         except httpx2.HTTPError:
             self._ended()
             raise
         self._ended()
+
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        """Read on, as long as somebody waits for the answer; None at the end."""
+        if self._exchange is None:
+            return await anext(chunks, None)
+        with anyio.CancelScope(deadline=self._exchange.ends_at) as self._exchange.wait:
+            return await anext(chunks, None)
+        raise httpx2.ReadError("Nobody waits for this answer any more.")
 
     async def aclose(self) -> None:
         await self._stream.aclose()

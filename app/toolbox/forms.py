@@ -367,9 +367,10 @@ def _titles(node: JsonObject) -> _Titles | None:
         titles.setdefault(value, visible_line(title, _MAX_TITLE) or value)
     if not 0 < len(titles) <= _MAX_CHOICES:
         raise _Refused(f"has nothing to choose from, or more than {_MAX_CHOICES} choices")
-    if deceive(titles.values()):
+    told = distinct_titles(titles)
+    if deceive(list(told.values())):
         raise _Refused("has choices that are written with letters of others")
-    return distinct_titles(titles)
+    return told
 
 
 def _listed(node: JsonObject) -> list[tuple[Json, Json]] | None:

@@ -25,7 +25,8 @@ _HALF = re.compile(
 _FREE = frozenset(("notifications/cancelled", "notifications/subscriptions/acknowledged"))
 _HEARD = _FREE | {"notifications/tools/list_changed"}
 """Notifications that say something to us, beside progress; what servers log is not among them."""
-_SHORTEST_RETRY_MS, _LONGEST_RETRY_MS = 100, 30_000
+_SHORTEST_RETRY_MS, _LONGEST_RETRY_MS, _LONGEST_PLAUSIBLE_MS = 100, 30_000, 3_600_000
+_NULL = msgspec.Raw(b"null")
 _LONGEST_ID = 512
 
 
@@ -42,18 +43,16 @@ class Budget:
         self._clock = clock
         self._at = clock()
 
-    def allow(self, messages: float) -> None:
-        """Have room for so many, about what was asked for."""
-        self._left = max(self._left, messages)
-
     def takes(self, messages: float) -> bool:
-        """Take some; tells whether there was room for them."""
+        """Take so many where there is room for them; tells whether there was."""
         now = self._clock()
         if self._left < self._burst:
             self._left = min(self._burst, self._left + (now - self._at) * self._a_second)
         self._at = now
-        self._left = max(self._left - messages, -1.0)
-        return self._left >= 0
+        if self._left < messages:
+            return False
+        self._left -= messages
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,91 +98,110 @@ def clean_json(body: bytes) -> bytes:
 class Frames:
     """One event stream on its way."""
 
-    def __init__(self, limit: int, budgets: Budgets, *, request_id: Json = None, is_asked: bool = True) -> None:
-        """Take events of at most `limit` bytes; a longer one goes on as it is, for the SDK to refuse.
+    def __init__(
+        self,
+        limit: int,
+        budgets: Budgets,
+        *,
+        request_id: Json = None,
+        is_asked: bool = True,
+        has_endpoint: bool = False,
+    ) -> None:
+        """Take events of at most `limit` bytes; a longer one is to end the stream.
 
         `request_id` is that of the request which the stream answers; answers to others are left out then. What is not
-        asked for is bounded in number.
+        asked for is bounded in number. `has_endpoint`: the stream begins with where to post to, as the old transport's.
         """
         self.is_flood = False
         """There was more than a server may say that nobody asked."""
-        self._budgets = budgets
-        self._is_asked_for = is_asked
+        self.is_too_large = False
         self._limit = limit
+        self._budgets = budgets
         self._request_id = None if request_id is None else str(request_id)
-        self._buffer = bytearray()
-        self._looked_at = 0
+        self._is_asked_for = is_asked
+        self._has_endpoint = has_endpoint
+        self._line = bytearray()
         self._is_first = True
-        self._has_cr = False
-        self._is_passed_on = False
+        self._is_after_cr = False
+        self._event: list[bytes] = []
+        self._size = 0
 
     def take(self, chunk: bytes) -> bytes:
         """Return what the SDK may read of the stream so far and has not been given yet."""
         if not self._is_asked_for and not self._budgets.unasked.takes(len(chunk) / _MESSAGE_BYTES):
             self.is_flood = True
-        if self._is_passed_on:
-            return chunk
-        self._buffer += self._with_plain_lines(chunk)
-        taken = b"".join(self._events())
-        if len(self._buffer) > self._limit:
-            self._is_passed_on = True
-            return taken + bytes(self._buffer)
-        return taken
+        return b"".join(self._events(chunk))
 
     def rest(self) -> bytes:
-        """The stream has ended: return its last event, where only the blank line after it is missing."""
-        frame, self._buffer = bytes(self._buffer), bytearray()
-        return b"" if self._is_passed_on or not frame.strip() else self._cleaned(frame.rstrip(b"\n"))
+        """The stream has ended: return its last event, where only the end of it is missing."""
+        self._add(bytes(self._line))
+        self._line.clear()
+        return self._written(is_last=True)
 
-    def _with_plain_lines(self, chunk: bytes) -> bytes:
-        if self._is_first:
+    def _events(self, chunk: bytes) -> Iterator[bytes]:
+        for line in self._lines(chunk):
+            if line:
+                self._add(line)
+            elif self._event:
+                if not self._is_asked_for and not self._budgets.unasked.takes(1):
+                    self.is_flood = True
+                    return
+                yield self._written()
+
+    def _lines(self, chunk: bytes) -> Iterator[bytes]:
+        """Split at CR, LF and CRLF. A CR ends its line at once: what follows it may be long in coming."""
+        if self._is_after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._is_after_cr = False
+        if chunk:
+            self._is_after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            line = bytes(self._line + end)
+            self._line.clear()
+            yield line.removeprefix(_MARK) if self._is_first else line
             self._is_first = False
-            chunk = chunk.removeprefix(_MARK)
-        if self._has_cr:
-            chunk = b"\r" + chunk
-        self._has_cr = chunk.endswith(b"\r")  # which may be half of a line's end
-        if self._has_cr:
-            chunk = chunk[:-1]
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk
+        self._line += rest
+        self.is_too_large |= len(self._line) > self._limit
 
-    def _events(self) -> Iterator[bytes]:
-        while (end := self._buffer.find(b"\n\n", self._looked_at)) >= 0:
-            frame = bytes(self._buffer[:end])
-            del self._buffer[: end + 2]
-            self._looked_at = 0
-            if not self._is_asked_for and not self._budgets.unasked.takes(1):
-                self.is_flood = True
-                return
-            yield self._cleaned(frame)
-        self._looked_at = max(len(self._buffer) - 1, 0)
+    def _add(self, line: bytes) -> None:
+        if line and not line.startswith(b":"):
+            self._event.append(line)
+            self._size += len(line)
+            self.is_too_large |= self._size > self._limit
 
-    def _cleaned(self, frame: bytes) -> bytes:
-        """Write one event anew."""
-        event, head, data = b"message", b"", list[bytes]()
-        for line in frame.split(b"\n"):
+    def _written(self, *, is_last: bool = False) -> bytes:
+        """Write the event anew. The last of a stream may be half of one: then nothing of it counts."""
+        event, head, data = b"", b"", list[bytes]()
+        for line in self._event:
             name, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
             if name == b"data":
                 data.append(value)
             elif name == b"event":
-                event = value or event
+                event = value
             elif name == b"id" and len(value) <= _LONGEST_ID and value.isascii() and value.decode().isprintable():
                 head += b"id: %b\n" % value
-            elif name == b"retry" and value.isdigit() and int(value[:9]) <= _LONGEST_RETRY_MS:
-                head += b"retry: %d\n" % max(int(value[:9]), _SHORTEST_RETRY_MS)
-        if event == b"endpoint":
-            return frame + b"\n\n"
-        message = self._readable(clean_json(b"\n".join(data))) if event == b"message" else None
-        if message is None:
-            return head and head + b"\n"
-        return head + b"event: message\ndata: " + message.replace(b"\n", b"\ndata: ") + b"\n\n"
+            elif name == b"retry" and value.isdigit() and int(value[:9]) <= _LONGEST_PLAUSIBLE_MS:
+                head += b"retry: %d\n" % min(max(int(value[:9]), _SHORTEST_RETRY_MS), _LONGEST_RETRY_MS)
+        self._event, self._size = [], 0
+        if event == b"endpoint" and self._has_endpoint and len(data) == 1:
+            self._has_endpoint = False
+            return b"event: endpoint\ndata: %b\n\n" % data[0]
+        message = self._readable(clean_json(b"\n".join(data))) if event in (b"", b"message") else None
+        if message is not None:
+            return head + b"event: message\ndata: " + message.replace(b"\n", b"\ndata: ") + b"\n\n"
+        return b"" if is_last or not head else head + b"\n"
 
     def _readable(self, message: bytes) -> bytes | None:
         """Return a message as the SDK can read it; None where that cannot be, or it answers what was not asked."""
         try:
             found = _decode(message)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return message if _is_lenient(message) else None
+            written = _strictly(message)
+            return None if written is None else self._readable(written)
         if found.method == "notifications/progress" and _is_object(found.params):
             return _progress(bytes(found.params))
         return message if found.jsonrpc == "2.0" and self._is_message(found) else None
@@ -191,7 +209,7 @@ class Frames:
     def _is_message(self, found: _Message) -> bool:
         is_id = isinstance(found.id, str | int) and not isinstance(found.id, bool)
         if found.method is not None:
-            is_called = isinstance(found.method, str) and _is_object(found.params)
+            is_called = isinstance(found.method, str) and (_is_object(found.params) or found.params == _NULL)
             is_heard = found.method in _HEARD if found.id is None else is_id
             return is_called and is_heard and (found.method in _FREE or self._budgets.questions.takes(1))
         error: Json = found.error
@@ -233,9 +251,11 @@ def _finite(value: Json) -> float | None:
         return None
 
 
-def _is_lenient(message: bytes) -> bool:
-    """Tell whether it is JSON with numbers that JSON does not know, which the SDK reads."""
+def _strictly(message: bytes) -> bytes | None:
+    """Write JSON anew that has numbers which JSON does not know; None where it is no object."""
     try:
-        return isinstance(json.loads(message), dict)
+        value: Json = json.loads(message)
     except (ValueError, RecursionError):
-        return False
+        return None
+    written = json_from_value(value) if is_object(value) else message
+    return None if written == message else written

@@ -20,7 +20,7 @@ from app.toolbox.trouble import Trouble
 DECLINED: JsonObject = {"action": "decline"}
 _ELICIT = "elicitation/create"
 _MOST_OPEN = 16
-MOST_ASKED = 20
+_MOST_ASKED = 20
 """Of one call; what is beyond is declined."""
 
 
@@ -41,7 +41,7 @@ class Inquiry:
 
     @property
     def takes_more(self) -> bool:
-        return not self.is_over and self.asked < MOST_ASKED and len(self.open) < _MOST_OPEN
+        return not self.is_over and self.asked < _MOST_ASKED and len(self.open) < _MOST_OPEN
 
     def end(self, by: Settler) -> None:
         """The call is over: its questions are withdrawn, and later ones declined."""

@@ -18,7 +18,7 @@ from app.domain.jsontypes import JsonObject
 from app.domain.spec import ServerSpec
 from app.toolbox.entries import ListedTool
 from app.toolbox.faults import Exchange, under_way
-from app.toolbox.inquiry import DECLINED, MOST_ASKED, Inquiry, elicit
+from app.toolbox.inquiry import DECLINED, Inquiry, elicit
 from app.toolbox.patience import Patience
 from app.toolbox.progress import ProgressGate
 from app.toolbox.session import Session, headers_from_arguments, is_sendable
@@ -45,8 +45,6 @@ class ConnectionLimits:
     call_seconds: float = 120.0
     """Silence allowed during a call; progress restarts it."""
     call_total_seconds: float = 1800.0
-    person_seconds: float = 600.0
-    """How long a question to a person may stay open. The server's stream may be silent meanwhile."""
     idle_seconds: float = 600.0
     rest_seconds: float = 30.0
     """After so long without an answer a connection is asked for a sign of life before it is used again."""
@@ -195,7 +193,7 @@ class Line:
 
     async def answers(self) -> bool:
         """Make sure that it still works, where it has rested for a while. One that does not is over then."""
-        if not self.has_rested:
+        if not self.has_rested and not self._checking.locked():
             return not self._is_over
         async with self._checking:
             if not self.has_rested:
@@ -274,8 +272,10 @@ class Line:
         if not is_sendable(params):
             raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         inquiry = None if call is None else call.inquiry
-        silence = seconds + _GRACE_SECONDS + (0 if inquiry is None else self.limits.person_seconds * MOST_ASKED)
-        exchange = Exchange(silence, on_fault=scope.cancel, inquiry=inquiry, is_asked=True)
+        # A call has patience of its own, and is heard of on other streams too: silence on this one is no fault.
+        exchange = Exchange(
+            seconds + _GRACE_SECONDS if call is None else None, on_fault=scope.cancel, inquiry=inquiry, is_asked=True
+        )
         token = under_way.set(exchange)
         self._calls.add(scope)
         try:

@@ -124,9 +124,8 @@ def fault_of_names(names: Iterable[str], limit: int) -> str | None:
 
 
 def deceive(texts: Collection[str]) -> bool:
-    """Tell whether one of these is another with letters of other scripts in it."""
-    distinct = set(texts)
-    return len({text.translate(_LETTERS) for text in distinct}) < len(distinct)
+    """Tell whether one of these is another, or is another with letters of other scripts in it."""
+    return len({text.translate(_LETTERS) for text in texts}) < len(texts)
 
 
 def distinct_titles(titles: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,17 @@ _LONG_DATA_CHARACTERS = 2048
 """Shorter words of that kind may be tokens and cursors, which the model has to hand back."""
 
 
+def is_media(value: Json) -> bool:
+    """Tell whether a value holds pictures, sounds and files and says nothing else."""
+    if is_array(value):
+        return all(map(is_media, value))
+    if not is_object(value):
+        return False
+    if value.get("type") in ("image", "audio", "resource", "resource_link"):
+        return True
+    return bool(value) and all(map(is_media, value.values()))
+
+
 def without_media(value: Json) -> Json:
     """Put notes where bytes are written as text: no model can read them, and they would fill all its room."""
     if isinstance(value, str):

@@ -190,7 +190,8 @@ class Pool:
     def _close_idle(self, key: bytes) -> None:
         """One connection has died at rest, so mostly have the others that rest; asking each would take too long."""
         for connection in list(self._connections.get(key, ())):
-            if not connection.is_opening and not connection.users and connection.has_rested:
+            is_unused = not connection.is_opening and not connection.users and connection.conversation is None
+            if is_unused and connection.has_rested:
                 connection.close()
 
     def _close_longest_idle(self) -> bool:

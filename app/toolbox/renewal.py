@@ -7,12 +7,13 @@ import anyio
 import anyio.abc
 
 from app.toolbox.berth import Berth
+from app.toolbox.frames import Budget
 
 _BURST_SECONDS = 0.05
 """Changes that come within this time are one."""
-_QUICK = 20
+_QUICK, _QUICK_A_SECOND = 20, 0.2
 _SLOW_SECONDS = 1.0
-"""After so many renewals in a run a server is asked no more often than this, and no round waits for it any more: it may
+"""After so many renewals in a row a server is asked no more often than this, and no round waits for it any more: it may
 change its list without end."""
 
 
@@ -24,6 +25,7 @@ class _Renewal:
     has_changed: bool = True
     """Since it was asked last."""
     is_asking: bool = False
+    is_slow: bool = False
     answers: int = 0
 
 
@@ -34,7 +36,7 @@ class Renewals:
         self._tasks = tasks
         self._renew = renew
         self._under_way: dict[Berth, _Renewal] = {}
-        self._counts: dict[Berth, int] = {}
+        self._budgets: dict[Berth, Budget] = {}
         self.has_ended = False
         """Nobody wants to know any more."""
         self._news = anyio.Event()
@@ -52,8 +54,8 @@ class Renewals:
         """Wait, for so long at most, until what has changed before now is asked for."""
         due = {
             renewal: renewal.answers + 1 + (renewal.is_asking and renewal.has_changed)
-            for berth, renewal in self._under_way.items()
-            if self._counts.get(berth, 0) < _QUICK
+            for renewal in self._under_way.values()
+            if not renewal.is_slow
         }
         with anyio.move_on_after(seconds):
             while any(renewal.answers < due.get(renewal, 0) for renewal in self._under_way.values()):
@@ -69,8 +71,8 @@ class Renewals:
         try:
             with renewal.scope:
                 while renewal.has_changed and not self.has_ended:
-                    count = self._counts[berth] = self._counts.get(berth, 0) + 1
-                    await anyio.sleep(_BURST_SECONDS if count <= _QUICK else _SLOW_SECONDS)
+                    renewal.is_slow = not self._budget(berth).takes(1)
+                    await anyio.sleep(_SLOW_SECONDS if renewal.is_slow else _BURST_SECONDS)
                     renewal.has_changed, renewal.is_asking = False, True
                     await self._renew(berth)
                     renewal.is_asking = False
@@ -79,6 +81,9 @@ class Renewals:
         finally:
             del self._under_way[berth]
             self._tell()
+
+    def _budget(self, berth: Berth) -> Budget:
+        return self._budgets.setdefault(berth, Budget(_QUICK, _QUICK_A_SECOND, anyio.current_time))
 
     def _tell(self) -> None:
         news, self._news = self._news, anyio.Event()

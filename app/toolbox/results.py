@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import ToolOutcome
-from app.toolbox.media import amount, data_size, note, without_media
+from app.toolbox.media import amount, data_size, is_media, note, without_media
 
 _MAX_BLOCKS = 256
 _MAX_BLOCK_PARTS = 200
@@ -229,10 +229,10 @@ def _said(result: _Result) -> str:
     lines = [block.line for block in result.blocks if block.line]
     if result.left_out:
         lines.append(f"[{result.left_out:,} more blocks left out]")
-    if result.structured is not None and not any(block.has_text and block.line.strip() for block in result.blocks):
-        told = without_media(result.structured)
-        if told == result.structured or not any(block.line.strip() for block in result.blocks):
-            lines.append(_dump(told))  # else it is the pictures once more
+    has_text = any(block.has_text and block.line.strip() for block in result.blocks)
+    is_shown = bool(lines) and is_media(result.structured)  # the same pictures once more
+    if result.structured is not None and not has_text and not is_shown:
+        lines.append(_dump(without_media(result.structured)))
     said = "\n".join(lines)
     return said if said.strip() else ""
 

@@ -183,7 +183,7 @@ class McpToolbox:
         except Trouble as trouble:
             self._tell_auth(entry.berth, trouble)
             told = "It cannot be told whether the tool is still what was allowed, so it was not executed."
-            return _failed(trouble.code, f"{told} {trouble.reason}", tool)
+            return _failed("server_unreachable", f"{told} {trouble.reason}", tool)
         found = next((listed for listed in listing.tools if listed.wire_name == entry.listed.wire_name), None)
         is_same = found is not None and _tool(tool.spec.name, found, entry.berth.server).digest == tool.digest
         if not is_same:

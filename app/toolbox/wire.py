@@ -53,12 +53,10 @@ _UNHEEDED_SECONDS = 5.0
 _INTRODUCTION_SECONDS = 1.0
 """For so long other messages wait until the server has acknowledged the end of the handshake."""
 _REDIRECTS = 2
-_UNASKED_BURST, _UNASKED_A_SECOND = 200, 5
-"""Messages that a server may send beside the answers: each costs us work, also when no run uses the connection."""
-_ASKED = 10_000
-"""What there is room for once a request was sent: its answer or its progress may come on the connection's stream."""
+_UNASKED_BURST, _UNASKED_A_SECOND = 10_000, 200
+"""Messages that a server may send on the connection's own stream: progress too, and also when no run uses it."""
 _QUESTIONS_BURST, _QUESTIONS_A_SECOND = 200, 5
-"""Requests of a server that are heard."""
+"""Requests of a server, and changes of its tools, that are heard."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8
 """So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
@@ -146,7 +144,6 @@ class Wire(httpx2.AsyncBaseTransport):
                 self._introduced, self._introduced_by = delivered, anyio.current_time() + _INTRODUCTION_SECONDS
             self._chores.start_soon(self._post_unheeded, request, delivered)
             return httpx2.Response(202)
-        self._budgets.unasked.allow(_ASKED)
         if self._on_stream_end is None:
             return await self._post(request, exchange, sent.id)
         self._chores.start_soon(self._post, request, exchange, sent.id)
@@ -189,7 +186,13 @@ class Wire(httpx2.AsyncBaseTransport):
         return response
 
     def _frames(self, exchange: Exchange, request_id: Json) -> Frames:
-        return Frames(self._limits.event_bytes, self._budgets, request_id=request_id, is_asked=exchange.is_asked)
+        return Frames(
+            self._limits.event_bytes,
+            self._budgets,
+            request_id=request_id,
+            is_asked=exchange.is_asked,
+            has_endpoint=self._on_stream_end is not None,
+        )
 
     async def _may_open(self, request: httpx2.Request, exchange: Exchange) -> bool:
         """Tell whether to open an event stream; the connection's own, where it keeps ending, ever more slowly."""

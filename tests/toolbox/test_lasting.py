@@ -29,6 +29,7 @@ from tests.fakes.raw_mcp import (
     http_reply,
     json_reply,
     open_raw_mcp,
+    progress_of,
     result,
     result_of,
     sse_frame,
@@ -187,6 +188,98 @@ async def test_connection_that_died_at_rest_is_replaced_before_the_call(sign: Re
         assert (await run.call("echo")).text == "fine"
         assert raw.asked["tools/call"] == 1, "the call itself was sent once"
         assert raw.asked["initialize"] == sessions
+
+
+@pytest.mark.parametrize("sign", [http_reply(404), HANG])
+async def test_session_that_expired_does_not_cost_another_conversation_its_own(sign: Reply) -> None:
+    given, dead = iter(f"s{number}" for number in range(1, 10)), ""
+    hello: JsonObject = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "r", "version": "1"},
+    }
+
+    def ping(request: RawRequest) -> Reply:
+        is_dead = request.headers["mcp-session-id"] == dead
+        return sign if is_dead else json_reply(result_of(request, {}))
+
+    def greet(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, hello), Mcp_Session_Id=next(given))
+
+    def call(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, text_result(request.headers["mcp-session-id"])))
+
+    replies: dict[str, Any] = {"initialize": greet, "ping": ping, "tools/call": call}
+    async with open_raw_mcp(replies) as raw, open_servers(RESTLESS) as servers:
+        said: list[str] = []
+        for conversation in ("a", "b", "a", "b"):
+            dead = said[0] if len(said) > 1 else ""
+            async with open_run(servers, operator(raw.url), conversation_id=conversation) as run:
+                said.append((await run.call("echo")).text)
+        assert said[1] == said[3], "the other goes on"
+        assert said[0] != said[2]
+
+
+async def test_calls_that_come_while_a_rested_connection_is_asked_wait_for_its_sign_of_life() -> None:
+    asked = anyio.Event()
+
+    async def deaf(_request: RawRequest) -> str:
+        asked.set()
+        await anyio.sleep_forever()
+        return HANG
+
+    def call(request: RawRequest) -> Reply:
+        is_dead = request.headers["mcp-session-id"] == "s1" and asked.is_set()
+        return HANG if is_dead else json_reply(result_of(request, text_result("fine")))
+
+    given = iter(f"s{number}" for number in range(1, 10))
+    hello: JsonObject = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+    hello["serverInfo"] = {"name": "r", "version": "1"}
+
+    def greet(request: RawRequest) -> bytes:
+        return json_reply(result_of(request, hello), Mcp_Session_Id=next(given))
+
+    replies: dict[str, Any] = {
+        "initialize": greet,
+        "ping": [deaf, result({})],
+        "tools/call": call,
+    }
+    async with open_raw_mcp(replies) as raw, open_lone_run(operator(raw.url), rest_seconds=0.0) as run:
+        texts: list[str] = []
+
+        async def use() -> None:
+            texts.append((await run.call("echo")).text)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(use)
+            await asked.wait()
+            tasks.start_soon(use)
+            tasks.start_soon(use)
+        assert texts == ["fine"] * 3
+
+
+async def test_progress_on_the_connections_own_stream_keeps_a_call_alive() -> None:
+    streams: list[RawRequest] = []
+    done = anyio.Event()
+
+    async def stream(request: RawRequest) -> bytes:
+        streams.append(request)
+        await request.write(sse_reply([], end=False))
+        await done.wait()
+        return b"0\r\n\r\n"
+
+    async def call(request: RawRequest) -> bytes:
+        for step in range(1, 8):
+            await anyio.sleep(0.1)
+            await streams[-1].write(sse_frame(progress_of(request, step)))
+        return json_reply(result_of(request, text_result("fine")))
+
+    replies: dict[str, Any] = {"GET": stream, "tools/call": call}
+    async with open_raw_mcp(replies, session_id="s1") as raw:
+        async with open_lone_run(operator(raw.url), call_seconds=0.35) as run:
+            await wait_until(lambda: streams)
+            assert (await run.call("echo")).text == "fine"
+            done.set()
 
 
 # What is sent again
@@ -471,7 +564,7 @@ async def test_server_that_floods_its_own_stream_is_not_listened_to(message: dic
     async with open_raw_mcp(replies, session_id="s1") as raw, open_lone_run(operator(raw.url)) as run:
         await wait_until(lambda: raw.asked["GET"] >= 2, 10)
         is_over.set()
-        assert raw.asked["POST"] <= 300, "what it asks is answered no longer"
+        assert raw.asked["POST"] <= 400, "what it asks is answered no longer"
         assert (await run.call("echo")).text == "fine"
         assert raw.asked["tools/list"] < 20
 
@@ -481,10 +574,10 @@ async def test_server_that_floods_its_own_stream_is_not_listened_to(message: dic
     [
         (result({"tools": [tool_entry("echo", description="Other.")]}), False),
         (result({"tools": []}), False),
-        (error(-32000, "busy"), "tool_failed"),
-        (http_reply(500), "tool_failed"),
-        (http_reply(401), "tool_failed"),
-        (HANG, "tool_timeout"),
+        (error(-32000, "busy"), "server_unreachable"),
+        (http_reply(500), "server_unreachable"),
+        (http_reply(401), "server_unreachable"),
+        (HANG, "server_unreachable"),
         ([http_reply(503), result({"tools": [tool_entry("echo")]})], True),
         ([http_reply(404), result({"tools": [tool_entry("echo")]})], True),
     ],
