@@ -30,12 +30,13 @@ class WatchedBody(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
-        chunks = aiter(self._stream)
         try:
-            while (chunk := await self._next(chunks)) is not None:
+            async for chunk in self._stream:
                 size += len(chunk)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
+                if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
+                    raise httpx2.ReadError("Nobody waits for this answer any more.")
                 if cleaned := self._frames.take(chunk):
                     yield cleaned
                 if self._frames.is_flood or self._frames.is_too_large:
@@ -48,14 +49,6 @@ class WatchedBody(httpx2.AsyncByteStream):
             self._ended()
             raise
         self._ended()
-
-    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
-        """Read on, as long as somebody waits for the answer; None at the end."""
-        if self._exchange is None:
-            return await anext(chunks, None)
-        with anyio.CancelScope(deadline=self._exchange.ends_at) as self._exchange.wait:
-            return await anext(chunks, None)
-        raise httpx2.ReadError("Nobody waits for this answer any more.")
 
     async def aclose(self) -> None:
         await self._stream.aclose()
