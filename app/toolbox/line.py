@@ -273,9 +273,9 @@ class Line:
             raise Trouble("tool_arguments_invalid", "The arguments cannot be written as JSON.")
         inquiry = None if call is None else call.inquiry
         # A call has patience of its own, and is heard of on other streams too: silence on this one is no fault.
-        exchange = Exchange(
-            seconds + _GRACE_SECONDS if call is None else None, on_fault=scope.cancel, inquiry=inquiry, is_asked=True
-        )
+        longest = seconds if call is None else call.patience.total_seconds
+        silence = longest + _GRACE_SECONDS if inquiry is None else None
+        exchange = Exchange(silence, on_fault=scope.cancel, inquiry=inquiry, is_asked=True)
         token = under_way.set(exchange)
         self._calls.add(scope)
         try:
