@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import anyio
 
 from app.domain.jsontypes import Json, JsonObject
-from app.domain.messages import Progress
 from app.domain.ports import Caller, Emit, Person
 from app.domain.spec import RunSpec, ServerSpec
 from app.toolbox.entries import ListedTool
@@ -89,11 +88,7 @@ class Berth:
             Trouble: There is no result.
         """
         patience = Patience(silence_seconds=wait.silence, total_seconds=wait.total)
-
-        def pass_on(progress: Progress) -> None:
-            caller.on_progress(progress)
-
-        gate = ProgressGate(pass_on, expected=wait.expected, elapsed=lambda: patience.elapsed_seconds)
+        gate = ProgressGate(caller.on_progress, expected=wait.expected, elapsed=lambda: patience.elapsed_seconds)
         inquiry = Inquiry(trip.person, trip.emit, self.server.name, caller.uuid, patience)
         call = Call(tool, patience, gate, inquiry if self.party.elicits else None)
         is_cancelled = True
