@@ -1,32 +1,28 @@
 """Values held against the JSON Schemas of strangers, with bounded effort. Pure.
 
-The schema is first rewritten so that only what can be judged safely is left of it: no regular expressions, no other
-documents. The answer says in words of our own what is wrong and where; it repeats neither the schema nor the value,
-which may be secret, but for names of properties.
+What counts of a schema is what can be judged safely (`judgeable.py`). The answer says in words of our own what is wrong
+and where; it repeats neither the schema nor the value, which may be secret, but for names of properties.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import create  # pyright: ignore[reportUnknownVariableType] - one parameter is untyped
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.toolbox.keywords import FIXES, GONE, modernized
-from app.toolbox.results import clean_text
+from app.toolbox.cleaning import shown_name
+from app.toolbox.judgeable import LISTS, MAPS, NO_DOCUMENTS, TooMuch, judgeable
 
 _STEPS = 6000
 """Keywords and parts looked at for one value; each takes up to 20 microseconds."""
 _DEPTH = 96
 """Keywords within each other, and parts of a value that is compared. Each takes a few frames of Python's stack."""
-_MOST_SCHEMAS = 4000
 _NAME_CHARACTERS = 64
 _PLACES = 12
 _MOST_TOLD = 10**15
@@ -47,123 +43,55 @@ _Keyword: TypeAlias = Callable[[_Judge, Json, Json], _Faults]
 """Takes what the schema says by the keyword, and the value."""
 
 
-def fault_of_value(value: Json, schema: JsonObject) -> str | None:
-    """Say in a short sentence in which place a value does not follow a schema of 2020-12, and what it must be there.
+@dataclass(frozen=True)
+class SchemaCheck:
+    """A schema of 2020-12 to hold values against. It is read once, when the first value comes."""
 
-    As in `items.3.name: must be a string`; without a place where it is the whole value. None where nothing is wrong or
-    it cannot be told: without regular expressions, other documents, or more than `_STEPS` steps. Never raises.
-    """
-    effort = _Effort()
-    token = _effort.set(effort)
-    try:
-        plain = _Reading(effort).root(schema)
-        fault = next(_judge(plain, registry=_NO_DOCUMENTS).iter_errors(value), None)
-    except (_TooMuch, RecursionError):
-        return None
-    finally:
-        _effort.reset(token)
-    if fault is None:
-        return None
-    place, said = _place(list(fault.path)), str(fault.args[0])
-    return f"{place}: {said}" if place else said
+    schema: JsonObject
 
+    def fault(self, value: Json) -> str | None:
+        """Say in a short sentence in which place a value does not follow the schema, and what it must be there.
 
-class _TooMuch(Exception):
-    """The schema or the value asks for more work than this is worth."""
+        As in `items.3.name: must be a string`; without a place where it is the whole value. None where nothing is wrong
+        or it cannot be told: without regular expressions, other documents, or more than `_STEPS` steps. Never raises.
+        """
+        if self._ready is None:
+            return None
+        judge, is_exact = self._ready
+        token = _effort.set(_Effort(is_exact=is_exact))
+        try:
+            fault = next(judge.iter_errors(value), None)
+        except (TooMuch, RecursionError):
+            return None
+        finally:
+            _effort.reset(token)
+        return None if fault is None else ": ".join(filter(None, (_place(list(fault.path)), str(fault.args[0]))))
+
+    @cached_property
+    def _ready(self) -> "tuple[_Judge, bool] | None":
+        """What can be judged of the schema, and whether that is all of it; None where it asks for too much."""
+        try:
+            plain, is_exact = judgeable(self.schema, _WORDS)
+            return _judge(plain, registry=NO_DOCUMENTS), is_exact
+        except (TooMuch, RecursionError):
+            return None
 
 
 class _Effort:
     """What one check may still do, and how sure it can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exact: bool) -> None:
         self._left = _STEPS
         self.depth = 0
-        self.is_exact = True
-        """Nothing of the schema was left out: what it forbids is known as well as what it allows."""
+        self.is_exact = is_exact
 
     def spend(self, steps: int) -> None:
         self._left -= steps
         if self._left < 0 or self.depth > _DEPTH:
-            raise _TooMuch
+            raise TooMuch
 
 
 _effort: ContextVar[_Effort] = ContextVar("effort")
-
-_NO_DOCUMENTS: Registry[Json] = Registry()
-_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_MAPS = frozenset({"properties", "dependentSchemas", "$defs", "definitions"})
-_SINGLES = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"})
-_UNJUDGED = frozenset(
-    {"pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"}
-)
-
-
-class _Reading:
-    """One walk through a schema, which makes of it what can be judged."""
-
-    def __init__(self, effort: _Effort) -> None:
-        self._effort = effort
-        self._left = _MOST_SCHEMAS
-        self._references: list[JsonObject] = []
-        self._made: dict[int, JsonObject] = {}
-        """All schemas made, by identity."""
-
-    def root(self, schema: JsonObject) -> JsonObject:
-        own: Json = schema.get("$id")
-        address = own.removesuffix("#") if isinstance(own, str) else ""
-        root = self._read_object(schema, 0)
-        self._made[id(root)] = root
-        lookup = _NO_DOCUMENTS.resolver_with_root(DRAFT202012.create_resource(root)).lookup
-        for node in self._references:
-            node["$ref"] = node["$ref"].removeprefix(address) or "#"
-            target: Json = None
-            with suppress(Unresolvable, ValueError, TypeError):
-                target = lookup(node["$ref"]).contents if node["$ref"][:2] in ("#", "#/") else None
-            if target is not True and id(target) not in self._made:
-                del node["$ref"]
-                self._effort.is_exact = False
-        return root
-
-    def _read(self, node: Json, depth: int) -> Json:
-        """Read a sub-schema. What is none, or allows everything, is `True`."""
-        made: JsonObject = {}
-        if is_object(node) and not isinstance(node.get("$id"), str):
-            made = self._read_object(node, depth)
-        elif node is False:
-            # The library would write out the value that is forbidden.
-            made = {"enum": []}
-        elif node is not True:
-            # It is no schema; or it has an address, and what it refers to is looked up from there.
-            self._effort.is_exact = False
-        self._made[id(made)] = made
-        return made or True
-
-    def _read_object(self, node: JsonObject, depth: int) -> JsonObject:
-        self._left -= 1
-        if depth > _DEPTH or self._left < 0:
-            raise _TooMuch
-        made: JsonObject = {}
-        node = modernized(node)
-        for key, value in node.items():
-            if key in _KEYWORDS or key in _BESIDE:
-                made[key] = self._keyword(key, value, depth + 1)
-            if key in _UNJUDGED or made.get(key) is GONE:
-                made.pop(key, None)
-                self._effort.is_exact = False
-        if "patternProperties" in node:
-            made.pop("additionalProperties", None)
-        if "$ref" in made:
-            self._references.append(made)
-        return made
-
-    def _keyword(self, key: str, value: Json, depth: int) -> Json:
-        if key in _LISTS:
-            return [self._read(sub, depth) for sub in value] if is_array(value) and value else GONE
-        if key in _MAPS:
-            return {name: self._read(sub, depth) for name, sub in value.items()} if is_object(value) else GONE
-        if key in _SINGLES:
-            return self._read(value, depth) if is_object(value) or isinstance(value, bool) else GONE
-        return FIXES[key](value) if key in FIXES else value
 
 
 def _counted(key: str, keyword: _Keyword) -> Callable[[_Judge, Json, Json, JsonObject], _Faults]:
@@ -174,7 +102,7 @@ def _counted(key: str, keyword: _Keyword) -> Callable[[_Judge, Json, Json, JsonO
         effort.depth += 1
         try:
             parts = len(said) if is_object(said) or is_array(said) else 0
-            applied = parts if key in _LISTS else min(parts, len(value)) if key in _MAPS and is_object(value) else 0
+            applied = parts if key in LISTS else min(parts, len(value)) if key in MAPS and is_object(value) else 0
             effort.spend(1 + applied + parts // 16)
             yield from keyword(judge, said, value)
         finally:
@@ -219,7 +147,7 @@ def _mark(value: Json, depth: int = 0) -> object:
         return (value,) if isinstance(value, bool) else value
     _effort.get().spend(1 + len(value))
     if depth > _DEPTH:
-        raise _TooMuch
+        raise TooMuch
     if is_object(value):
         return frozenset((name, _mark(item, depth + 1)) for name, item in value.items())
     return ("", *(_mark(item, depth + 1) for item in value))
@@ -377,7 +305,7 @@ _KEYWORDS: Mapping[str, _Keyword] = {
     "not": _not,
     "if": _if,
 }
-_BESIDE = frozenset({"$defs", "definitions", "then", "else", "minContains", "maxContains"})
+_WORDS = _KEYWORDS.keys() | {"$defs", "definitions", "then", "else", "minContains", "maxContains"}
 _judge = cast(
     "Callable[..., _Judge]",
     create(
@@ -395,5 +323,4 @@ def _place(path: list[str | int]) -> str:
 
 
 def _shown(name: str) -> str:
-    clean = " ".join(clean_text(name[:_NAME_CHARACTERS])[0].split())
-    return f"{clean}…" if len(name) > _NAME_CHARACTERS else clean or "(unnamed)"
+    return shown_name(name, _NAME_CHARACTERS) or "(unnamed)"

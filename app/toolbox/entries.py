@@ -12,7 +12,8 @@ from hashlib import sha256
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object, is_small
-from app.toolbox.results import clean_text
+from app.toolbox.checking import SchemaCheck
+from app.toolbox.cleaning import clean_text, shown_name
 from app.toolbox.schema import MAX_NODES, count_nodes, repair_schema, schema_refused
 
 MAX_NAME_CHARACTERS = 128
@@ -40,7 +41,7 @@ class ListedTool:
     """The schema as the server wrote it, which arguments are fitted to."""
     hints: JsonObject = field(default_factory=dict[str, Json])
     """What the server claims of the tool's effects, in MCP's words. Claims, never grants."""
-    output_schema: JsonObject | None = None
+    output: SchemaCheck | None = None
     """What the server says its structured results look like."""
     is_checked_quickly: bool = True
     """Whether to hold a small result against that takes no time worth speaking of."""
@@ -95,10 +96,7 @@ def listed_tools(
 
 def _shown_name(name: Json) -> str:
     """Make a name fit to be shown. One that is too long for use keeps its beginning."""
-    if not isinstance(name, str):
-        return ""
-    shown = " ".join(clean_text(name[:MAX_NAME_CHARACTERS])[0].split())
-    return f"{shown}…" if len(name) > MAX_NAME_CHARACTERS else shown
+    return shown_name(name, MAX_NAME_CHARACTERS) if isinstance(name, str) else ""
 
 
 class _Reader:
@@ -117,6 +115,7 @@ class _Reader:
             return ListedTool(name, refused)
         annotations: Json = entry.get("annotations")
         claims: JsonObject = annotations if is_object(annotations) else {}
+        output = _output_schema(entry, self._schema_bytes)
         return ListedTool(
             name,
             refused=None,
@@ -125,7 +124,7 @@ class _Reader:
             parameters=repair_schema(schema),
             written=schema,
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
-            output_schema=(output := _output_schema(entry, self._schema_bytes)),
+            output=None if output is None else SchemaCheck(output),
             is_checked_quickly=output is None or (is_small(output) and "$ref" not in json.dumps(output)),
             digest=_digest(entry),
             param_headers=x_mcp_header_map(schema) if self._modern else {},
@@ -164,7 +163,7 @@ def _output_schema(entry: JsonObject, max_bytes: int) -> JsonObject | None:
 def _description(name: str, candidates: Sequence[Json]) -> str:
     """Return what the model is told of a tool: the first text that has something to read, at most 4 KiB of it."""
     for candidate in candidates:
-        cleaned = clean_text(candidate)[0].strip() if isinstance(candidate, str) else ""
+        cleaned = clean_text(candidate).strip() if isinstance(candidate, str) else ""
         if cleaned:
             return _shortened(cleaned)
     return f"The tool {name}."

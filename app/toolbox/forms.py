@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from app.domain.errors import InvalidRequest
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object, is_small
+from app.toolbox.cleaning import clean_text
 from app.toolbox.keywords import FIXES, GONE, modernized
 from app.toolbox.lookalikes import (
     EXAMPLES,
@@ -29,7 +30,6 @@ from app.toolbox.lookalikes import (
     visible_passage,
     visible_text,
 )
-from app.toolbox.results import clean_text
 
 _MAX_FIELDS, _MAX_CHOICES, _MAX_KEYWORDS, _MAX_HOPS = 64, 256, 64, 8
 """Hops are references and lonely alternatives, on the way to what a field is."""
@@ -64,7 +64,7 @@ class _Text:
     def read(self, value: Json) -> Json:
         if not isinstance(value, str):
             raise _Unfit("must be a text")
-        text = clean_text(value)[0].strip() if self.format else clean_text(value)[0]
+        text = clean_text(value).strip() if self.format else clean_text(value)
         most = _MAX_TEXT if self.most is None else self.most
         if not self.least <= len(text) <= most:
             raise _Unfit(f"must have {self.least} to {most} characters")
@@ -176,7 +176,7 @@ class _Field:
         if not isinstance(value, str):
             is_left = value == [] and isinstance(self.kind, _Choices) and self.kind.least and self.default is None
             return None if is_left else value
-        text = clean_text(value)[0]
+        text = clean_text(value)
         if not isinstance(self.kind, _Text) or self.kind.format:
             return text if text.strip() else None
         # An empty text is an answer where one is required, and where a person took the default out.

@@ -24,7 +24,7 @@ from datetime import date, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from app.domain.jsontypes import Json, JsonObject
-from app.toolbox.results import clean_text
+from app.toolbox.cleaning import clean_text
 
 Format: TypeAlias = Literal["email", "uri", "date", "date-time"]
 
@@ -63,7 +63,7 @@ _NUMBERED = re.compile(r"(?<=[^\W\d_])[0-9]+$")
 
 def visible_text(text: str) -> str:
     """Return a text without the characters that nobody sees."""
-    return _BLANKS.sub("", clean_text(text)[0])
+    return _BLANKS.sub("", clean_text(text))
 
 
 def visible_line(text: Json, limit: int) -> str | None:

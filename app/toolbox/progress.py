@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable
 
 from app.domain.messages import Progress
+from app.toolbox.cleaning import clean_text
 from app.toolbox.durations import remaining_seconds
-from app.toolbox.results import clean_text
 
 INTERVAL_SECONDS = 0.1
 """10 a second; 20,000 notifications would cost 2.4 s of CPU downstream."""
@@ -70,9 +70,7 @@ class ProgressGate:
         latest, is_news, self._is_news = self._latest, self._is_news, False
         if latest is None or not is_news:
             return False
-        shown = (
-            None if latest.message is None else clean_text(latest.message[:_READ_CHARACTERS])[0][:_MESSAGE_CHARACTERS]
-        )
+        shown = None if latest.message is None else clean_text(latest.message[:_READ_CHARACTERS])[:_MESSAGE_CHARACTERS]
         self._pass_on(latest._replace(message=shown, eta=self._eta(latest)))
         return True
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
-from app.toolbox.results import clean_text
+from app.toolbox.cleaning import shown_name
 
 _MOST_LINES = 20
 _VISITS = 10_000
@@ -99,5 +99,4 @@ def _told(path: _Path) -> str:
 
 
 def _cleaned(name: str) -> str:
-    clean = " ".join(clean_text(name[:_NAME_CHARACTERS])[0].split())
-    return f"{clean}…" if len(name) > _NAME_CHARACTERS else clean or "(unnamed)"
+    return shown_name(name, _NAME_CHARACTERS) or "(unnamed)"

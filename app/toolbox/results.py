@@ -8,7 +8,6 @@ in pieces, so that a thread that does it lets others go on.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import ToolOutcome
+from app.toolbox.cleaning import clean_result
 from app.toolbox.media import amount, data_size, is_media, note, without_media
 
 _MAX_BLOCKS = 256
@@ -27,21 +27,6 @@ _MAX_PARTS = 20_000
 _MAX_JSON_DEPTH = 64
 _NOTES_BYTES = 1024
 
-_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-_FORMAT = (
-    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
-    "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e007f"
-)
-"""Unicode's Cf, and the unassigned ones between its tag characters."""
-_PRIVATE = "\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd"
-_SURROGATE = "\ud800-\udfff"
-
-_UNSEEN = re.compile(f"[{_CONTROL}{_FORMAT}]")
-_UNPAIRED = re.compile(f"[{_SURROGATE}]")
-_UNFIT_FOR_DESCRIPTIONS = re.compile(f"[{_CONTROL}{_FORMAT}{_PRIVATE}{_SURROGATE}]")
-_PIECE_CHARACTERS = 65_536
-
 
 @dataclass(frozen=True, slots=True)
 class ResultLimits:
@@ -50,12 +35,6 @@ class ResultLimits:
     model_text_bytes: int = 65_536
     client_result_bytes: int = 1_048_576
     """All of an event's `outputs`, as JSON."""
-
-
-def clean_text(text: str) -> tuple[str, int]:
-    """Return a name or description without unseen, private-use and unpaired characters, and how many were removed."""
-    cleaned = _substituted(_UNFIT_FOR_DESCRIPTIONS, "", text)
-    return cleaned, len(text) - len(cleaned)
 
 
 def outcome_from_result(raw: JsonObject, limits: ResultLimits) -> ToolOutcome | None:
@@ -90,16 +69,6 @@ def outcome_from_result(raw: JsonObject, limits: ResultLimits) -> ToolOutcome | 
     )
 
 
-def _substituted(pattern: re.Pattern[str], by: str, text: str) -> str:
-    """Replace single characters. Piece by piece, since nothing else runs while a pattern is at work."""
-    pieces = range(0, len(text), _PIECE_CHARACTERS)
-    return "".join(pattern.sub(by, text[start : start + _PIECE_CHARACTERS]) for start in pieces)
-
-
-def _clean(text: str) -> str:
-    return _substituted(_UNPAIRED, "\ufffd", _substituted(_UNSEEN, "", text))
-
-
 class _Copy:
     """One walk through JSON that cleans it and ends after so many parts, with notes where something is missing."""
 
@@ -110,7 +79,7 @@ class _Copy:
     def of(self, value: Json, depth: int = 0) -> Json:
         self._left -= 1
         if isinstance(value, str):
-            return _clean(value)
+            return clean_result(value)
         if depth >= _MAX_JSON_DEPTH and (is_object(value) or is_array(value)):
             return f"[nested deeper than {_MAX_JSON_DEPTH} levels]"
         if is_object(value):
@@ -122,7 +91,7 @@ class _Copy:
         for key, item in value.items():
             if self._left <= 0:
                 return {**fields, "…": self._rest(len(value) - len(fields))}
-            fields[_clean(key)] = self.of(item, depth + 1)
+            fields[clean_result(key)] = self.of(item, depth + 1)
         return fields
 
     def _array(self, value: Sequence[Json], depth: int) -> list[Json]:
@@ -261,8 +230,7 @@ def _facts(block: JsonObject) -> tuple[str, ...]:
     return tuple(fact for fact in facts if isinstance(fact, str))
 
 
-def _dump(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_dump = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class _Cut(NamedTuple):

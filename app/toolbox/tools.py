@@ -17,7 +17,7 @@ from app.domain.ports import Caller
 from app.domain.spec import ServerSpec
 from app.toolbox.arguments import fitted_arguments
 from app.toolbox.berth import Berth, Trip, Wait
-from app.toolbox.checking import fault_of_value
+from app.toolbox.checking import SchemaCheck
 from app.toolbox.durations import Durations
 from app.toolbox.entries import ListedTool
 from app.toolbox.listing import Listings
@@ -164,7 +164,7 @@ class McpToolbox:
     def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
         entry = self._entries.get(tool.spec.name)
         if entry is None:
-            return fault_of_value(arguments, tool.spec.parameters)
+            return SchemaCheck(tool.spec.parameters).fault(arguments)
         schema = entry.listed.parameters
         known: JsonObject = schema.get("properties") or {}
         if "additionalProperties" not in entry.listed.written and known:
@@ -172,7 +172,7 @@ class McpToolbox:
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
                 return f"{unknown[:64]}: the tool has no such argument"
-        return fault_of_value(fitted_arguments(arguments, entry.listed.written), schema)
+        return SchemaCheck(schema).fault(fitted_arguments(arguments, entry.listed.written))
 
     async def is_unchanged(self, tool: Tool) -> bool | ToolOutcome:
         entry = self._entries.get(tool.spec.name)
@@ -212,9 +212,9 @@ class McpToolbox:
         raw = done.result
         if raw.get("resultType") == "input_required":
             return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
-        read = _Reading(raw, self._options.results, self._schema_to_check(entry))
+        read = _Reading(raw, self._options.results, self._check_of_output(entry))
         # In a thread, where it may take a while: the server decides how much work it is, and others wait for this loop.
-        is_quick = is_small(raw) and (read.schema is None or entry.listed.is_checked_quickly)
+        is_quick = is_small(raw) and (read.check is None or entry.listed.is_checked_quickly)
         outcome, fault = read() if is_quick else await to_thread.run_sync(read, abandon_on_cancel=True)
         if fault is not None:
             self._means.warned[_tool_key(entry)] = None
@@ -225,9 +225,9 @@ class McpToolbox:
             self._means.durations.note(self._peers[entry.berth], entry.listed.name, done.seconds)
         return outcome
 
-    def _schema_to_check(self, entry: _Entry) -> JsonObject | None:
-        """Return the schema to hold a result against; none where it would be said a second time."""
-        return None if _tool_key(entry) in self._means.warned else entry.listed.output_schema
+    def _check_of_output(self, entry: _Entry) -> SchemaCheck | None:
+        """Return what to hold a result against; none where it would be said a second time."""
+        return None if _tool_key(entry) in self._means.warned else entry.listed.output
 
     def _tell_auth(self, berth: Berth, trouble: Trouble) -> None:
         """Tell, once, that a server wants authorization now."""
@@ -255,16 +255,14 @@ class _Reading:
 
     raw: JsonObject
     limits: ResultLimits
-    schema: JsonObject | None
+    check: SchemaCheck | None
 
     def __call__(self) -> tuple[ToolOutcome | None, str | None]:
         outcome = outcome_from_result(self.raw, self.limits)
-        if self.schema is None or outcome is None or outcome.error_code is not None:
+        if self.check is None or outcome is None or outcome.error_code is not None:
             return outcome, None
         structured: Json = self.raw.get("structuredContent")
-        return outcome, "it has no structured content" if structured is None else fault_of_value(
-            structured, self.schema
-        )
+        return outcome, "it has no structured content" if structured is None else self.check.fault(structured)
 
 
 def _tool(name: str, listed: ListedTool, server: ServerSpec) -> Tool:

@@ -21,8 +21,8 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 
 from app.domain.jsontypes import Json
 from app.domain.spec import ServerSpec
+from app.toolbox.cleaning import clean_text
 from app.toolbox.faults import Exchange, Fault
-from app.toolbox.results import clean_text
 
 _MESSAGE_CHARACTERS = 2000
 _SHORTEST_SECRET = 6
@@ -81,7 +81,7 @@ def _may_be_secret(word: str) -> bool:
 
 def said(text: str, server: ServerSpec) -> str:
     """Make a server's word fit to be shown: cleaned, without our secrets, and then capped, so that none is cut."""
-    return masked(clean_text(text)[0].strip(), server)[:_MESSAGE_CHARACTERS]
+    return masked(clean_text(text).strip(), server)[:_MESSAGE_CHARACTERS]
 
 
 def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:

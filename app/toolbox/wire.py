@@ -339,4 +339,4 @@ def _break_off(exchange: Exchange) -> None:
 def _json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
     session = (headers or {}).get("mcp-session-id")
     own = {"content-type": "application/json", **({} if session is None else {"mcp-session-id": session})}
-    return httpx2.Response(status, headers=own, content=body)
+    return httpx2.Response(status, headers=own, stream=httpx2.ByteStream(body))

@@ -10,12 +10,17 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 
 from app.domain.jsontypes import Json, JsonObject
-from app.toolbox.checking import fault_of_value
+from app.toolbox.checking import SchemaCheck
 from app.toolbox.schema import repair_schema
 
 TEXT: JsonObject = {"type": "string"}
 WHOLE: JsonObject = {"type": "integer"}
 NULL: JsonObject = {"type": "null"}
+
+
+def fault_of_value(value: Json, schema: JsonObject) -> str | None:
+    return SchemaCheck(schema).fault(value)
+
 
 FAULTS: list[tuple[Json, Any, str]] = [
     (1, TEXT, "must be a string"),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.messages import ToolOutcome
-from app.toolbox.results import ResultLimits, clean_text, outcome_from_result
+from app.toolbox.cleaning import clean_text, shown_name
+from app.toolbox.results import ResultLimits, outcome_from_result
 
 LIMITS = ResultLimits()
 PNG = base64.b64encode(b"x" * 1500).decode()
@@ -288,14 +289,20 @@ def test_results_keep_every_character_but_the_unseen() -> None:
             assert character in kept, hex(ord(character))
 
 
-def test_descriptions_lose_private_characters_too_and_say_how_many() -> None:
-    cleaned, removed = clean_text(ALL)
+def test_descriptions_lose_private_characters_too() -> None:
+    cleaned = clean_text(ALL)
     gone = {"Cc", "Cf", "Cs", "Co"}
     expected = [c for c in ALL if c in "\n\t" or unicodedata.category(c) not in gone | {"Cn"}]
     assert [c for c in cleaned if unicodedata.category(c) != "Cn"] == expected
-    assert removed == len(ALL) - len(cleaned)
-    assert clean_text("a\u200bb\x1b") == ("ab", 2)
-    assert clean_text("plain\ttext\n") == ("plain\ttext\n", 0)
+    assert clean_text("a\u200bb\x1b") == "ab"
+    assert clean_text("plain\ttext\n") == "plain\ttext\n"
+    assert clean_text("x" * 70_000 + "\u200b") == "x" * 70_000
+
+
+def test_names_are_shown_on_one_line_and_end_somewhere() -> None:
+    assert shown_name(" a\n\tb\u200b ", 20) == "a b"
+    assert shown_name("abcdef", 3) == "abc…"
+    assert shown_name("\u200b", 3) == ""
 
 
 def test_a_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
