@@ -1,4 +1,4 @@
-"""The command line: `toolferry serve` and `toolferry demo`. A thin door on `main` and the HTTP API.
+"""The command line: `toolferry serve`, `demo` and `key`. A thin door on `main` and the HTTP API.
 
 Exit codes: 0 done, or stopped by Ctrl-C or SIGTERM; 1 it could not work, or the demo's sample did not complete; 2 the
 settings or the command are wrong; 130 stopped before it had begun.
@@ -21,6 +21,7 @@ import anyio
 import httpx2
 
 from app import __version__
+from app.api.keys import entry_from_key, new_key
 from app.demo.listen import open_demo_model, open_demo_server
 from app.demo.servers import TOOL_NAMES
 from app.demo.show import Screen, StreamEvent, event_from_text
@@ -80,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="end after the sample question; exit 0 if it completed")
     demo.add_argument("--port", type=_port, help="port of the service (default: 8000, or the next free one)")
     demo.set_defaults(command=_demo)
+    key = commands.add_parser("key", help="make an API key and its entry of TOOLFERRY_API_KEYS")
+    key.add_argument("name", metavar="NAME", help="whose key it is, as logs and limits know it")
+    key.add_argument("--trusted", action="store_true", help="whoever has it may name end users, in X-End-User")
+    key.set_defaults(command=_key)
     return parser
 
 
@@ -102,22 +107,44 @@ def _serve(arguments: argparse.Namespace) -> int:
             "no model endpoint: set OPENAI_BASE_URL, OPENAI_API_KEY or both; `toolferry demo` needs neither",
             2,
         )
-    servers = settings.rooms().servers.environment
+    one_time_key = new_key() if settings.is_in_need_of_a_key else None
+    servers = settings.rooms(one_time_key=one_time_key).servers.environment
     configure_logging(settings.log_level, secrets=settings.secrets(servers))
+    run = partial(_run_service, settings, demo=arguments.demo_servers, one_time_key=one_time_key)
     with _listener(settings.host, settings.port) as listener:
-        anyio.run(partial(_run_service, settings, listener, demo=arguments.demo_servers), backend_options=_LOOP)
+        anyio.run(partial(run, listener), backend_options=_LOOP)
     return 0
 
 
-async def _run_service(settings: Settings, listener: socket.socket, *, demo: bool) -> None:
+async def _run_service(settings: Settings, listener: socket.socket, *, demo: bool, one_time_key: str | None) -> None:
     async with AsyncExitStack() as opened:
         extra = [_demo_spec(await opened.enter_async_context(open_demo_server()))] if demo else []
-        app = create_app(settings, extra_servers=extra)
-        await serve_app(app, listener=listener, on_ready=_tell_ready)
+        app = create_app(settings, extra_servers=extra, one_time_key=one_time_key)
+        await serve_app(app, listener=listener, on_ready=partial(_tell_ready, one_time_key=one_time_key))
 
 
-def _tell_ready(url: str) -> None:
+def _tell_ready(url: str, *, one_time_key: str | None) -> None:
     print(f"Toolferry listens on {url} (Ctrl-C stops it)", flush=True)
+    if one_time_key is not None:
+        print("No TOOLFERRY_API_KEYS are set, so this key was made, for as long as the service runs. Try it:\n")
+        print(_curl_command(url, one_time_key, "What can you do?") + "\n", flush=True)
+
+
+def _curl_command(service: str, key: str, question: str) -> str:
+    body = json.dumps({"messages": [{"role": "user", "content": question}]})
+    headers = f"-H 'authorization: Bearer {key}' -H 'content-type: application/json'"
+    return f"curl -N {service}/v1/runs {headers} -d '{body}'"
+
+
+def _key(arguments: argparse.Namespace) -> int:
+    key = new_key()
+    try:
+        entry = entry_from_key(arguments.name, key, is_trusted=arguments.trusted)
+    except ValueError as error:
+        raise _Refusal(str(error), 2) from None
+    print(f"The key, which is kept nowhere; give it to the caller:\n\n  {key}\n")
+    print(f"Its entry of TOOLFERRY_API_KEYS, which separates entries by commas:\n\n  {entry}")
+    return 0
 
 
 def _demo_spec(url: str) -> ServerSpec:
@@ -145,7 +172,8 @@ async def _run_demo(listener: socket.socket, *, once: bool) -> int:
         ready.set()
 
     async with open_demo_model() as model_url, open_demo_server() as tools_url:
-        app = create_app(Settings.for_demo(openai_base_url=model_url), extra_servers=[_demo_spec(tools_url)])
+        key, settings = new_key(), Settings.for_demo(openai_base_url=model_url)
+        app = create_app(settings, extra_servers=[_demo_spec(tools_url)], one_time_key=key)
         async with anyio.create_task_group() as tasks:
 
             async def serve() -> None:
@@ -156,9 +184,9 @@ async def _run_demo(listener: socket.socket, *, once: bool) -> int:
             await ready.wait()
             try:
                 print(_header(screen, service=urls[0], model=model_url, tools=tools_url), flush=True)
-                completed = await _run_sample(screen, urls[0])
+                completed = await _run_sample(screen, urls[0], key)
                 if not once and not stop.is_set():
-                    print(_invitation(screen, urls[0]), flush=True)
+                    print(_invitation(screen, urls[0], key), flush=True)
             except BrokenPipeError:
                 # Nobody reads any more (`| head`), and the flush at the exit must not fail for it either.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -179,18 +207,17 @@ def _header(screen: Screen, *, service: str, model: str, tools: str) -> str:
     return f"{title}\n\n{listed}\n\nSample question: {screen.paint(_SAMPLE, 1)}\nIts events, shortened:\n"
 
 
-def _invitation(screen: Screen, service: str) -> str:
-    body = json.dumps({"messages": [{"role": "user", "content": _NEXT_QUESTION}]})
-    command = f"curl -N {service}/v1/runs -H 'content-type: application/json' -d '{body}'"
-    return f"Still serving; Ctrl-C stops it. Ask something yourself:\n\n{screen.paint(command, 1)}\n"
+def _invitation(screen: Screen, service: str, key: str) -> str:
+    command = screen.paint(_curl_command(service, key, _NEXT_QUESTION), 1)
+    return f"Still serving; Ctrl-C stops it. Ask something yourself:\n\n{command}\n"
 
 
-async def _run_sample(screen: Screen, service: str) -> bool:
+async def _run_sample(screen: Screen, service: str, key: str) -> bool:
     """Ask the sample question over HTTP and print each event as it comes; tells whether the run completed."""
     last = StreamEvent("", "", {})
     try:
         with anyio.fail_after(_SAMPLE_SECONDS):
-            async with httpx2.AsyncClient(timeout=None) as client:
+            async with httpx2.AsyncClient(timeout=None, headers={"Authorization": f"Bearer {key}"}) as client:
                 body = {"messages": [{"role": "user", "content": _SAMPLE}]}
                 async with client.stream("POST", f"{service}/v1/runs", json=body) as response:
                     if response.status_code != 200:

@@ -35,7 +35,7 @@ class Ferry:
 
     def depart(self, spec: RunSpec, facts: ModelFacts, record: RunRecord) -> None:
         """Start a run; event 1 is recorded before anything is awaited."""
-        record.append(Started(record.run_id))
+        record.append(Started(record.run_id, record.read_token if spec.principal.key else None))
 
         async def cross(person: Person) -> tuple[Answer, Usage | None]:
             return await self._cross(spec, facts, record, person=person)

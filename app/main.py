@@ -17,6 +17,7 @@ from app import __version__
 from app.api import health, models, runs, servers
 from app.api.boundary import Boundary
 from app.api.doors import Doors
+from app.api.gate import Gate, KeyCheck
 from app.api.openapi import install_openapi
 from app.api.problems import install_problems
 from app.domain.spec import ServerSpec
@@ -32,17 +33,20 @@ _log = logging.getLogger(__name__)
 _GOODBYE_SECONDS = 5
 
 
-def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) -> FastAPI:
+def create_app(
+    settings: Settings, *, extra_servers: Sequence[ServerSpec] = (), one_time_key: str | None = None
+) -> FastAPI:
     """Compose the service.
 
     Args:
         settings: Read and checked already; nothing reads the environment after this.
         extra_servers: Further servers of the operator's class, as the demo's.
+        one_time_key: A key that lets in beside those of the settings.
 
     Raises:
         SettingsError: `MODELS`, `MCP_SERVERS` or another setting cannot be understood.
     """
-    rooms = settings.rooms(extra_servers)
+    rooms = settings.rooms(extra_servers, one_time_key=one_time_key)
     for warning in rooms.warnings:
         _log.warning("MCP_SERVERS: %s", warning)
     app = FastAPI(
@@ -59,7 +63,10 @@ def create_app(settings: Settings, *, extra_servers: Sequence[ServerSpec] = ()) 
         app.include_router(router)
     install_problems(app)
     install_openapi(app)
+    # The last one is the first to see a request.
+    app.add_middleware(KeyCheck, access=rooms.access)
     app.add_middleware(Boundary)
+    app.add_middleware(Gate, access=rooms.access)
     return app
 
 

@@ -6,21 +6,24 @@ What cannot be read stops the start with a message that names the setting and do
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
+from app.api.access import LOOPBACK_NAMES, Access, hosts_from_text, is_loopback, origins_from_text
+from app.api.keys import entry_from_key, keys_from_text
 from app.domain.limits import RequestLimits, RunLimits
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.journal import memory
+from app.setting_types import Count, Key, Milliseconds, Name, Optional, Switch, UpToAWeek, lower
 from app.toolbox.admission import Policy
 from app.toolbox.line import ConnectionLimits
 from app.toolbox.listing import ListingLimits
@@ -41,45 +44,8 @@ class SettingsError(Exception):
     """A setting cannot be used; the text names it."""
 
 
-def _exact_bool(value: object) -> object:
-    if isinstance(value, str):
-        if value not in ("true", "false"):
-            raise ValueError("must be exactly true or false")
-        return value == "true"
-    return value
-
-
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _blank_is_absent(value: object) -> object:
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise ValueError("must not be blank")
-    return value.strip()
-
-
-def _sendable(key: SecretStr | None) -> SecretStr | None:
-    text = key.get_secret_value() if key else ""
-    if not (text.isascii() and text.isprintable() and " " not in text):
-        raise ValueError("must be printable ASCII without blanks, as it is sent in a header")
-    return key
-
-
-_Switch: TypeAlias = Annotated[bool, BeforeValidator(_exact_bool)]
-_Optional: TypeAlias = Annotated[str | None, BeforeValidator(_blank_is_absent)]
-_Name: TypeAlias = Annotated[str, AfterValidator(_not_blank)]
-_Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent), AfterValidator(_sendable)]
-_Count: TypeAlias = Annotated[int, Field(ge=1)]
-_Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
-_WEEK_MS = 7 * 24 * 3600 * 1000
-
-
 _Some = TypeVar("_Some", bound="Settings")
+_Parsed = TypeVar("_Parsed")
 
 
 class Settings(BaseSettings):
@@ -97,59 +63,68 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", alias="HOST")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, alias="PORT")
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = Field(
         "info", alias="LOG_LEVEL"
     )
 
-    openai_base_url: _Optional = Field(None, alias="OPENAI_BASE_URL")
-    openai_api_key: _Key = Field(None, alias="OPENAI_API_KEY")
-    hf_token: _Key = Field(None, alias="HF_TOKEN")
-    use_user_token: _Switch = Field(False, alias="USE_USER_TOKEN")
-    models: _Optional = Field(None, alias="MODELS")
-    default_model: _Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
-    router_alias_id: _Name = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
-    router_routes_path: _Optional = Field(None, alias="LLM_ROUTER_ROUTES_PATH")
-    router_default_route: _Optional = Field(None, alias="LLM_ROUTER_DEFAULT_ROUTE")
-    router_fallback_model: _Optional = Field(None, alias="LLM_ROUTER_FALLBACK_MODEL")
-    router_enable_tools: _Switch = Field(False, alias="LLM_ROUTER_ENABLE_TOOLS")
-    router_tools_model: _Optional = Field(None, alias="LLM_ROUTER_TOOLS_MODEL")
-    router_enable_multimodal: _Switch = Field(False, alias="LLM_ROUTER_ENABLE_MULTIMODAL")
-    router_multimodal_model: _Optional = Field(None, alias="LLM_ROUTER_MULTIMODAL_MODEL")
-    reasoning_as_answer: _Switch = Field(False, alias="TOOLFERRY_REASONING_AS_ANSWER")
-    upstream_backoff_ms: _Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
-    model_silence_ms: _Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
+    auth: Literal["required", "none"] = Field("required", alias="TOOLFERRY_AUTH")
+    api_keys: Optional = Field(None, alias="TOOLFERRY_API_KEYS", repr=False)
+    allowed_hosts: Optional = Field(None, alias="TOOLFERRY_ALLOWED_HOSTS")
+    cors_origins: Optional = Field(None, alias="TOOLFERRY_CORS_ORIGINS")
+
+    openai_base_url: Optional = Field(None, alias="OPENAI_BASE_URL")
+    openai_api_key: Key = Field(None, alias="OPENAI_API_KEY")
+    hf_token: Key = Field(None, alias="HF_TOKEN")
+    use_user_token: Switch = Field(False, alias="USE_USER_TOKEN")
+    models: Optional = Field(None, alias="MODELS")
+    default_model: Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
+    router_alias_id: Name = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
+    router_routes_path: Optional = Field(None, alias="LLM_ROUTER_ROUTES_PATH")
+    router_default_route: Optional = Field(None, alias="LLM_ROUTER_DEFAULT_ROUTE")
+    router_fallback_model: Optional = Field(None, alias="LLM_ROUTER_FALLBACK_MODEL")
+    router_enable_tools: Switch = Field(False, alias="LLM_ROUTER_ENABLE_TOOLS")
+    router_tools_model: Optional = Field(None, alias="LLM_ROUTER_TOOLS_MODEL")
+    router_enable_multimodal: Switch = Field(False, alias="LLM_ROUTER_ENABLE_MULTIMODAL")
+    router_multimodal_model: Optional = Field(None, alias="LLM_ROUTER_MULTIMODAL_MODEL")
+    reasoning_as_answer: Switch = Field(False, alias="TOOLFERRY_REASONING_AS_ANSWER")
+    upstream_backoff_ms: Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
+    model_silence_ms: Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
 
     mcp_servers: str = Field("[]", alias="MCP_SERVERS", repr=False)
-    mcp_tool_timeout_ms: _Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
-    tool_max_ms: _Milliseconds = Field(1_800_000, alias="TOOLFERRY_TOOL_MAX_MS")
-    mcp_list_wait_ms: _Milliseconds = Field(3000, alias="MCP_LIST_WAIT_MS")
-    mcp_allow_insecure_urls: _Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
-    mcp_forward_hf_user_token: _Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
-    exa_api_key: _Key = Field(None, alias="EXA_API_KEY")
-    connect_ms: _Milliseconds = Field(10_000, alias="TOOLFERRY_CONNECT_MS")
+    mcp_tool_timeout_ms: Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
+    tool_max_ms: Milliseconds = Field(1_800_000, alias="TOOLFERRY_TOOL_MAX_MS")
+    mcp_list_wait_ms: Milliseconds = Field(3000, alias="MCP_LIST_WAIT_MS")
+    mcp_allow_insecure_urls: Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
+    mcp_forward_hf_user_token: Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
+    exa_api_key: Key = Field(None, alias="EXA_API_KEY")
+    show_server_urls: Switch = Field(False, alias="TOOLFERRY_SHOW_SERVER_URLS")
+    connect_ms: Milliseconds = Field(10_000, alias="TOOLFERRY_CONNECT_MS")
 
-    heartbeat_ms: _Milliseconds = Field(15_000, alias="TOOLFERRY_HEARTBEAT_MS")
-    run_timeout_ms: _Milliseconds = Field(1_800_000, alias="TOOLFERRY_RUN_TIMEOUT_MS")
-    input_timeout_ms: Annotated[int, Field(ge=1, le=_WEEK_MS)] = Field(600_000, alias="TOOLFERRY_INPUT_TIMEOUT_MS")
-    retention_ms: _Milliseconds = Field(600_000, alias="TOOLFERRY_RETENTION_MS")
+    heartbeat_ms: Milliseconds = Field(15_000, alias="TOOLFERRY_HEARTBEAT_MS")
+    run_timeout_ms: Milliseconds = Field(1_800_000, alias="TOOLFERRY_RUN_TIMEOUT_MS")
+    input_timeout_ms: UpToAWeek = Field(600_000, alias="TOOLFERRY_INPUT_TIMEOUT_MS")
+    retention_ms: Milliseconds = Field(600_000, alias="TOOLFERRY_RETENTION_MS")
 
-    max_body_bytes: _Count = Field(10 * 1024 * 1024, alias="TOOLFERRY_MAX_BODY_BYTES")
+    max_body_bytes: Count = Field(10 * 1024 * 1024, alias="TOOLFERRY_MAX_BODY_BYTES")
+    body_read_ms: Milliseconds = Field(30_000, alias="TOOLFERRY_BODY_READ_MS")
     max_json_depth: Annotated[int, Field(ge=4, le=500)] = Field(64, alias="TOOLFERRY_MAX_JSON_DEPTH")
-    max_servers: _Count = Field(16, alias="TOOLFERRY_MAX_SERVERS")
-    max_server_headers: _Count = Field(32, alias="TOOLFERRY_MAX_SERVER_HEADERS")
-    max_runs_per_key: _Count = Field(512, alias="TOOLFERRY_MAX_RUNS_PER_KEY")
-    max_calls_per_round: _Count = Field(64, alias="TOOLFERRY_MAX_CALLS_PER_ROUND")
-    max_calls_at_once: _Count = Field(8, alias="TOOLFERRY_MAX_CALLS_AT_ONCE")
-    max_sessions: _Count = Field(1024, alias="TOOLFERRY_MAX_SESSIONS")
-    max_tools_per_server: _Count = Field(256, alias="TOOLFERRY_MAX_TOOLS_PER_SERVER")
-    max_list_pages: _Count = Field(20, alias="TOOLFERRY_MAX_LIST_PAGES")
-    max_schema_bytes: _Count = Field(64 * 1024, alias="TOOLFERRY_MAX_SCHEMA_BYTES")
-    max_reply_bytes: _Count = Field(4 * 1024 * 1024, alias="TOOLFERRY_MAX_REPLY_BYTES")
-    max_event_bytes: _Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_EVENT_BYTES")
-    max_model_text_bytes: _Count = Field(64 * 1024, alias="TOOLFERRY_MAX_MODEL_TEXT_BYTES")
-    max_client_result_bytes: _Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_CLIENT_RESULT_BYTES")
-    max_run_bytes: _Count = Field(16 * 1024 * 1024, alias="TOOLFERRY_MAX_RUN_BYTES")
-    max_journal_bytes: _Count = Field(256 * 1024 * 1024, alias="TOOLFERRY_MAX_JOURNAL_BYTES")
+    max_servers: Count = Field(16, alias="TOOLFERRY_MAX_SERVERS")
+    max_server_headers: Count = Field(32, alias="TOOLFERRY_MAX_SERVER_HEADERS")
+    max_runs_per_user: Count = Field(8, alias="TOOLFERRY_MAX_RUNS_PER_USER")
+    max_runs_per_key: Count = Field(512, alias="TOOLFERRY_MAX_RUNS_PER_KEY")
+    max_calls_per_round: Count = Field(64, alias="TOOLFERRY_MAX_CALLS_PER_ROUND")
+    max_calls_at_once: Count = Field(8, alias="TOOLFERRY_MAX_CALLS_AT_ONCE")
+    max_sessions_per_key: Count = Field(256, alias="TOOLFERRY_MAX_SESSIONS_PER_KEY")
+    max_sessions: Count = Field(1024, alias="TOOLFERRY_MAX_SESSIONS")
+    max_tools_per_server: Count = Field(256, alias="TOOLFERRY_MAX_TOOLS_PER_SERVER")
+    max_list_pages: Count = Field(20, alias="TOOLFERRY_MAX_LIST_PAGES")
+    max_schema_bytes: Count = Field(64 * 1024, alias="TOOLFERRY_MAX_SCHEMA_BYTES")
+    max_reply_bytes: Count = Field(4 * 1024 * 1024, alias="TOOLFERRY_MAX_REPLY_BYTES")
+    max_event_bytes: Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_EVENT_BYTES")
+    max_model_text_bytes: Count = Field(64 * 1024, alias="TOOLFERRY_MAX_MODEL_TEXT_BYTES")
+    max_client_result_bytes: Count = Field(1024 * 1024, alias="TOOLFERRY_MAX_CLIENT_RESULT_BYTES")
+    max_run_bytes: Count = Field(16 * 1024 * 1024, alias="TOOLFERRY_MAX_RUN_BYTES")
+    max_journal_bytes: Count = Field(256 * 1024 * 1024, alias="TOOLFERRY_MAX_JOURNAL_BYTES")
 
     @classmethod
     def read(cls, **chosen: Any) -> Self:
@@ -171,13 +146,18 @@ class Settings(BaseSettings):
         return _make(_UnreadSettings, chosen)
 
     @property
+    def is_in_need_of_a_key(self) -> bool:
+        """Whether callers must show a key and none is configured, on a listener that only this machine can reach."""
+        return self.auth == "required" and self.api_keys is None and is_loopback(self.host)
+
+    @property
     def api_key(self) -> Secret | None:
         """The operator's key for the model endpoint: `OPENAI_API_KEY` wins over `HF_TOKEN`."""
         key = self.openai_api_key or self.hf_token
         return Secret(key.get_secret_value()) if key else None
 
-    def rooms(self, extra_servers: Sequence[ServerSpec] = ()) -> "Rooms":
-        """Make the options of each room; `extra_servers` join those of `MCP_SERVERS`.
+    def rooms(self, extra_servers: Sequence[ServerSpec] = (), *, one_time_key: str | None = None) -> "Rooms":
+        """Make the options of each room; `extra_servers` join those of `MCP_SERVERS`, the key those that let in.
 
         Raises:
             SettingsError: `MODELS`, `MCP_SERVERS`, `OPENAI_BASE_URL`, `TOOLFERRY_DEFAULT_MODEL` or one of the router's
@@ -196,6 +176,7 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise SettingsError(f"MCP_SERVERS: {error}") from None
         return Rooms(
+            access=self._access(one_time_key),
             endpoint=self._endpoint(),
             models=models,
             default_model=self.default_model,
@@ -219,6 +200,28 @@ class Settings(BaseSettings):
         keys = [key for key in (self.openai_api_key, self.hf_token, self.exa_api_key) if key]
         headers = [value for server in servers for value in server.headers.values()]
         return [*(Secret(key.get_secret_value()) for key in keys), *headers]
+
+    def _access(self, one_time_key: str | None) -> Access:
+        is_local, needs_key = is_loopback(self.host), self.auth == "required"
+        if not needs_key and not is_local:
+            raise SettingsError("TOOLFERRY_AUTH: none is only for a service that listens on loopback")
+        keys = _parsed("TOOLFERRY_API_KEYS", self.api_keys, keys_from_text)
+        if one_time_key is not None:
+            keys = (*keys, *keys_from_text(entry_from_key("one-time", one_time_key)))
+        if needs_key and not keys and not is_local:
+            told = "is needed; `toolferry key NAME` makes a key and its entry"
+            raise SettingsError(f"TOOLFERRY_API_KEYS: {told}")
+        hosts = _parsed("TOOLFERRY_ALLOWED_HOSTS", self.allowed_hosts, hosts_from_text)
+        if not hosts and not is_local:
+            told = "is needed where others than this machine can call: the names that callers reach the service by"
+            raise SettingsError(f"TOOLFERRY_ALLOWED_HOSTS: {told}")
+        own = f"[{self.host}]" if ":" in self.host else self.host.lower()
+        return Access(
+            needs_key=needs_key,
+            keys=keys,
+            hosts=hosts or (*LOOPBACK_NAMES, own),
+            origins=_parsed("TOOLFERRY_CORS_ORIGINS", self.cors_origins, origins_from_text),
+        )
 
     def _router(self, models: Sequence[ListedModel]) -> Router | None:
         path, routes = self.router_routes_path, None
@@ -294,10 +297,11 @@ class Settings(BaseSettings):
                 pages=self.max_list_pages,
                 schema_bytes=self.max_schema_bytes,
             ),
-            pool=PoolLimits(self.max_sessions),
+            pool=PoolLimits(self.max_sessions, self.max_sessions_per_key),
             listing=ListingLimits(seconds=connect),
             results=ResultLimits(self.max_model_text_bytes, self.max_client_result_bytes),
             list_wait_seconds=self.mcp_list_wait_ms / 1000,
+            shows_hosts=self.show_server_urls,
             forward_user_token=self.mcp_forward_hf_user_token,
             exa_api_key=Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None,
         )
@@ -308,7 +312,9 @@ class Settings(BaseSettings):
             json_depth=self.max_json_depth,
             servers=self.max_servers,
             server_headers=self.max_server_headers,
-            runs=self.max_runs_per_key,
+            body_seconds=self.body_read_ms / 1000,
+            runs_per_key=self.max_runs_per_key,
+            runs_per_user=self.max_runs_per_user,
         )
 
     @property
@@ -335,6 +341,7 @@ class _UnreadSettings(Settings):
 class Rooms:
     """The options of each room."""
 
+    access: Access
     endpoint: endpoint.Options
     models: tuple[ListedModel, ...]
     default_model: str | None
@@ -346,6 +353,13 @@ class Rooms:
     heartbeat_seconds: float
     warnings: tuple[str, ...]
     """What was left out of the settings and why; for the log."""
+
+
+def _parsed(name: str, text: str | None, parse: Callable[[str], tuple[_Parsed, ...]]) -> tuple[_Parsed, ...]:
+    try:
+        return parse(text or "")
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from None
 
 
 def setting_names() -> frozenset[str]:

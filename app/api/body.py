@@ -9,13 +9,14 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
 from fastapi import Request
 from pydantic import BaseModel
 
 from app.api.schemas import parse
-from app.domain.errors import BodyTooLarge, InvalidRequest, MalformedRequest
+from app.domain.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, MalformedRequest, WrongMediaType
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.limits import RequestLimits
 
@@ -26,6 +27,7 @@ _LARGE_BYTES = 256 * 1024
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+\\?"?', re.DOTALL)
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_JSON_KIND = re.compile(r"application/(?:[a-z0-9.-]+\+)?json")
 _decode = msgspec.json.Decoder().decode
 
 
@@ -41,11 +43,20 @@ async def read_body(request: Request, limits: RequestLimits) -> Body:
     """Read and parse the body.
 
     Raises:
+        WrongMediaType: It is not declared as JSON: a page of anywhere could have sent it without being asked.
         BodyTooLarge: It is over the limit; what is over is not read.
+        BodyTooSlow: It takes too long to come.
         MalformedRequest: It is not JSON.
         InvalidRequest: It is no object, nests too deeply, or holds what JSON cannot carry (NaN, half a surrogate pair).
     """
-    raw = await _read(request, limits.body_bytes)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not _JSON_KIND.fullmatch(kind):
+        raise WrongMediaType("The body must come as JSON: content-type: application/json.", param="Content-Type")
+    try:
+        with anyio.fail_after(limits.body_seconds):
+            raw = await _read(request, limits.body_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(f"The body did not come within {limits.body_seconds:g} s.") from None
     if len(raw) > _LARGE_BYTES:
         return await anyio.to_thread.run_sync(body_from_bytes, raw, limits.json_depth)
     return body_from_bytes(raw, limits.json_depth)

@@ -32,6 +32,7 @@ class Boundary:
             return
         given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if _SANE.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
         has_started = False
 
         async def send_with_id(message: Message) -> None:

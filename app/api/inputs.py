@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from app.api.body import parse_body, read_body
-from app.api.doors import OpenDoors, RunId
+from app.api.doors import Caller, OpenDoors, RunId
 from app.api.openapi import INPUT_BODY, INPUT_TAKEN
 from app.api.schemas import InputRequest
 
@@ -24,9 +24,11 @@ async def answer_input(
     run_id: RunId,
     input_id: Annotated[str, Path(description="The `inputId` of an open question.")],
     doors: OpenDoors,
+    *,
+    caller: Caller,
 ) -> Response:
     """Answer an open question. A second answer is a 409; one that does not fit a 422, and the question stays open."""
-    log = doors.find_run(run_id)
+    log = doors.find_run(run_id, caller)
     limits = replace(doors.limits, body_bytes=min(doors.limits.body_bytes, _MOST_BYTES))
     body = await parse_body(InputRequest, await read_body(request, limits))
     log.answer(input_id, body.to_answer())

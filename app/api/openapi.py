@@ -6,6 +6,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app import __version__
+from app.api.gate import EVENTS_PATH, PROBES
 from app.api.published import Health, ModelList, ProblemBody, RunSnapshot, ServerCheck, ServerList
 from app.api.published_events import RunEvent
 from app.api.schemas import ALIASES, CheckRequest, InputRequest, RunRequest, ServerEntry
@@ -53,6 +54,28 @@ FAILED_RUN: JsonObject = {
 }
 
 
+_SCHEMES: JsonObject = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "One of `TOOLFERRY_API_KEYS`; none with `TOOLFERRY_AUTH=none`.",
+    },
+    "readToken": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "token",
+        "description": "The run's `readToken`, of its first event.",
+    },
+}
+_END_USER: JsonObject = {
+    "name": "X-End-User",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 256},
+    "description": "Whose request it is, from keys marked as trusted. Runs of one end user do not exist for another.",
+}
+
+
 def install_openapi(app: FastAPI) -> None:
     """Have the OpenAPI document describe bodies, events, snapshot and errors."""
 
@@ -78,9 +101,15 @@ def _document(app: FastAPI) -> JsonObject:
     properties = schemas["RunRequest"]["properties"]
     for name in ("servers", "server_names"):
         properties[ALIASES[name]] = {**properties[name], "description": f"The same as `{name}`, as Chat UI calls it."}
+    document["components"]["securitySchemes"] = _SCHEMES
     problem = {"description": "An error.", "content": {"application/json": _reference("ProblemBody")}}
-    for route in document["paths"].values():
+    for path, route in document["paths"].items():
         for operation in route.values():
+            operation["security"] = [] if path in PROBES else [{"key": []}]
+            if path == EVENTS_PATH:
+                operation["security"].append({"readToken": []})
+            if path not in PROBES:
+                operation.setdefault("parameters", []).append(_END_USER)
             operation["responses"].pop("422", None)
             operation["responses"].setdefault("default", problem)
             for answer in operation["responses"].values():

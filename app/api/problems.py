@@ -21,6 +21,9 @@ STATUSES: dict[type[errors.FerryError], int] = {
     errors.Gone: 410,
     errors.Conflict: 409,
     errors.BodyTooLarge: 413,
+    errors.BodyTooSlow: 408,
+    errors.WrongMediaType: 415,
+    errors.Unauthorized: 401,
     errors.TooManyRuns: 429,
     errors.ShuttingDown: 503,
     errors.UpstreamUnreachable: 502,
@@ -35,7 +38,14 @@ STATUSES: dict[type[errors.FerryError], int] = {
 """What each error is over HTTP."""
 
 _STATUS_BY_CODE = {cls.code: status for cls, status in reversed(STATUSES.items())}
-_TYPES = {404: "not_found_error", 410: "not_found_error", 409: "conflict_error", 429: "rate_limit_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    410: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
 _RUN_ID = re.compile(r"run_[0-9a-f]{32}")
 _RETRY_AFTER_SECONDS = {429: "1", 503: "5"}
 

@@ -95,10 +95,11 @@ class ListedServer(Published):
     state: Literal["ready", "waiting", "rejected", "unavailable", "authRequired"]
     tools: int
     message: str | None = None
+    host: str | None = Field(default=None, description="Only with `TOOLFERRY_SHOW_SERVER_URLS=true`.")
 
 
 class ServerList(Published):
-    """Never addresses, never headers."""
+    """Never paths and queries, never headers."""
 
     object: Literal["list"]
     data: list[ListedServer]

@@ -20,6 +20,9 @@ class StatusStarted(Published):
     type: Literal["status"]
     status: Literal["started"]
     run_id: str = Field(alias="runId")
+    read_token: str | None = Field(
+        default=None, alias="readToken", description="Opens this run's events to an EventSource, as `?token=`."
+    )
 
 
 class StatusPrepared(Published):

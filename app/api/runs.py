@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from dataclasses import replace
 from typing import Annotated
 
 import anyio
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app.api import inputs
 from app.api.answers import JsonAnswer
 from app.api.body import parse_body, read_body
-from app.api.doors import Doors, OpenDoors, RunId
+from app.api.doors import Caller, Doors, OpenDoors, RunId
 from app.api.openapi import EVENT_CONTENT, FAILED_RUN, RUN_BODY, RUN_CONTENT, SNAPSHOT_CONTENT
 from app.api.problems import status_from_code, wait_headers
 from app.api.schemas import RunRequest, check_servers
@@ -29,6 +30,8 @@ router.include_router(inputs.router)
 async def start_run(
     request: Request,
     doors: OpenDoors,
+    caller: Caller,
+    *,
     idempotency_key: Annotated[str | None, Header(max_length=256)] = None,
     x_user_token: Annotated[str | None, Header(description="The caller's own token; see the README.")] = None,
 ) -> Response:
@@ -36,7 +39,11 @@ async def start_run(
     body = await read_body(request, doors.limits)
     asked = await parse_body(RunRequest, body)
     check_servers(asked.servers, doors.limits)
-    spec = asked.to_spec(body.json, user_token=_token(x_user_token))
+    spec = replace(
+        asked.to_spec(body.json, user_token=_token(x_user_token)),
+        principal=caller,
+        request_id=request.state.request_id,
+    )
     # The token too: nobody joins a run that another's token paid for.
     fingerprint = hashlib.sha256((x_user_token or "").encode() + b"\0" + body.raw).digest()
     log, is_new = await _log_for(spec, doors, key=idempotency_key or None, fingerprint=fingerprint)
@@ -47,21 +54,24 @@ async def start_run(
 
 
 @router.get("/v1/runs/{run_id}", responses={200: SNAPSHOT_CONTENT})
-async def show_run(run_id: RunId, doors: OpenDoors) -> Response:
+async def show_run(run_id: RunId, doors: OpenDoors, caller: Caller) -> Response:
     """Show a run as it is now."""
-    log = doors.find_run(run_id)
+    log = doors.find_run(run_id, caller)
     return JsonAnswer(log.snapshot(), headers={"X-Run-Id": run_id})
 
 
 @router.get("/v1/runs/{run_id}/events", responses={200: EVENT_CONTENT, 204: {"description": "Ended; nothing follows."}})
 async def follow_run(
+    request: Request,
     run_id: RunId,
     doors: OpenDoors,
+    *,
     last_event_id: Annotated[str | None, Header(description="Wins over `after`.")] = None,
     after: Annotated[str | None, Query(description="Replay the events after this id.")] = None,
+    token: Annotated[str | None, Query(description="The run's `readToken`, for who can send no key.")] = None,
 ) -> Response:
     """Replay a run's events after a cursor, then follow it live. Leaving does not cancel it."""
-    log = doors.find_run(run_id)
+    log = doors.find_run_to_read(run_id, request.state.principal, token)
     param = "Last-Event-ID" if last_event_id else "after"
     cursor = _cursor(last_event_id or after, param=param)
     log.check_cursor(cursor, param=param)
@@ -71,9 +81,9 @@ async def follow_run(
 
 
 @router.post("/v1/runs/{run_id}/cancel", responses={200: SNAPSHOT_CONTENT})
-async def cancel_run(run_id: RunId, doors: OpenDoors) -> Response:
+async def cancel_run(run_id: RunId, doors: OpenDoors, caller: Caller) -> Response:
     """Stop a run: its model stream, its tools and its waits. Answers the snapshot; stopping twice is no error."""
-    log = doors.find_run(run_id)
+    log = doors.find_run(run_id, caller)
     log.cancel()
     with anyio.move_on_after(_CANCEL_SECONDS):
         await log.ended()
@@ -86,16 +96,16 @@ _LONGEST_CURSOR = 15
 
 async def _log_for(spec: RunSpec, doors: Doors, *, key: str | None, fingerprint: bytes) -> tuple[RunLog, bool]:
     """Join the run that was started under the key, or start one. Tells whether it is new."""
-    if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
+    if key is not None and (log := doors.journal.find_by_key(spec.principal, key, fingerprint)) is not None:
         return log, False
-    doors.admit_run()
+    doors.admit_run(spec.principal)
     wants_tools = spec.tool_choice != "none" and doors.servers.are_selected(spec)
     facts = await doors.catalogue.choose(spec, wants_tools=wants_tools)
     # Once more, and from here on without awaiting: another request may have come first meanwhile.
-    if key is not None and (log := doors.journal.find_by_key(key, fingerprint)) is not None:
+    if key is not None and (log := doors.journal.find_by_key(spec.principal, key, fingerprint)) is not None:
         return log, False
-    doors.admit_run()
-    log = doors.journal.open(f"run_{uuid.uuid4().hex}", key=key, fingerprint=fingerprint)
+    doors.admit_run(spec.principal)
+    log = doors.journal.open(f"run_{uuid.uuid4().hex}", owner=spec.principal, key=key, fingerprint=fingerprint)
     doors.ferry.depart(spec, facts, log)
     return log, True
 

@@ -11,6 +11,9 @@ FerryError
 │   ├── Gone                not_found (retention cut what was asked for)
 │   ├── Conflict            conflict
 │   ├── BodyTooLarge        body_too_large
+│   ├── BodyTooSlow         invalid_request
+│   ├── WrongMediaType      invalid_request
+│   ├── Unauthorized        unauthorized
 │   ├── TooManyRuns         too_many_runs
 │   └── ShuttingDown        shutting_down
 └── RunError                ends a run with `status: error`
@@ -107,6 +110,20 @@ class BodyTooLarge(RequestError):
     """The body is over `TOOLFERRY_MAX_BODY_BYTES`."""
 
     code: ClassVar[str] = "body_too_large"
+
+
+class BodyTooSlow(RequestError):
+    """The body did not come within `TOOLFERRY_BODY_READ_MS`."""
+
+
+class WrongMediaType(RequestError):
+    """The body is not declared as JSON."""
+
+
+class Unauthorized(RequestError):
+    """What was shown does not open this."""
+
+    code: ClassVar[str] = "unauthorized"
 
 
 class TooManyRuns(RequestError):

@@ -50,10 +50,12 @@ class Started:
     """Event 1 of every run."""
 
     run_id: str
+    read_token: str | None = None
     name: ClassVar[str] = "status"
 
     def data(self) -> JsonObject:
-        return {"type": "status", "status": "started", "runId": self.run_id}
+        data: JsonObject = {"type": "status", "status": "started", "runId": self.run_id}
+        return data if self.read_token is None else {**data, "readToken": self.read_token}
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,13 +389,10 @@ Event: TypeAlias = (
 
 def usage_json(usage: Usage) -> JsonObject:
     """Show token counts in OpenAI's words; the details only where a provider told them."""
-    data: JsonObject = {
+    details = {"cached_tokens": usage.cached_tokens, "reasoning_tokens": usage.reasoning_tokens}
+    return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
+        **{name: count for name, count in details.items() if count},
     }
-    if usage.cached_tokens:
-        data["cached_tokens"] = usage.cached_tokens
-    if usage.reasoning_tokens:
-        data["reasoning_tokens"] = usage.reasoning_tokens
-    return data

@@ -31,5 +31,9 @@ class RequestLimits:
     servers: int = 16
     server_headers: int = 32
     """For each server."""
-    runs: int = 512
+    body_seconds: float = 30.0
+    """From the first byte of a body to its last."""
+    runs_per_key: int = 512
     """Under way at once."""
+    runs_per_user: int = 8
+    """Under way at once, for an end user that a key names."""

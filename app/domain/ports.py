@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 from app.domain.events import Event, Notice, Retrying, RouterMetadata, Settler
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Delta, Message, Progress, Tool, ToolOutcome
+from app.domain.principal import Principal
 from app.domain.questions import InputAnswer, Question
 from app.domain.spec import RunSpec, ServerSpec
 
@@ -190,11 +191,14 @@ class Servers(Protocol):
         """
         ...
 
-    async def environment(self) -> Sequence[JsonObject]:
-        """Describe the environment's servers: `{name, state, tools}`; never headers, never addresses' queries."""
+    async def environment(self, principal: Principal) -> Sequence[JsonObject]:
+        """Describe the environment's servers as this caller sees them: `{name, state, tools}`.
+
+        Never headers, never the queries of addresses.
+        """
         ...
 
-    async def check(self, server: ServerSpec | str) -> JsonObject:
+    async def check(self, server: ServerSpec | str, principal: Principal) -> JsonObject:
         """Try one server (or one of the environment by name) and describe it.
 
         Raises:
@@ -208,6 +212,8 @@ class RunRecord(Protocol):
 
     @property
     def run_id(self) -> str: ...
+    @property
+    def read_token(self) -> str: ...
 
     def append(self, event: Event) -> None:
         """Record an event and wake the readers."""

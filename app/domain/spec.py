@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from app.domain.jsontypes import Json, JsonObject
 from app.domain.messages import Message
+from app.domain.principal import NOBODY, Principal
 from app.domain.secrets import Secret
 
 Trust: TypeAlias = Literal["operator", "user"]
@@ -34,6 +35,10 @@ class ServerSpec:
     """Operator's entries only: whether a session of the server's is one run's alone, or all runs share it."""
     allow_plain_http_public: bool = False
     """Operator's entries only: plain http to a public address."""
+    names_caller: bool = False
+    """Operator's entries only: `{user}`, `{conversation_id}`, `{request_id}` in header values stand for the run's."""
+    principal: Principal = NOBODY
+    """On whose behalf it is spoken to. Nothing of it, no connection and no list, is shared with anybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +73,6 @@ class RunSpec:
     """Sampling and output parameters, passed to the model as they are."""
     user_token: Secret | None = None
     """The caller's own token (`X-User-Token`)."""
+    principal: Principal = NOBODY
+    request_id: str = ""
+    """`X-Request-Id` of the request that started the run."""

@@ -5,10 +5,11 @@ costs nothing, until what it wants is cut; then its reading ends with `Gone`.
 """
 
 import asyncio
+import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from app.domain.errors import Conflict, Gone, MalformedRequest, NotFound
 from app.domain.events import Event
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import Message
+from app.domain.principal import NOBODY, Principal
 from app.domain.questions import InputAnswer
 from app.domain.wire import json_from_event
 from app.journal.snapshot import Snapshot
@@ -52,13 +54,18 @@ class _Tally:
     """What all records together hold, kept up as they change: counting would cost every request a walk."""
 
     bytes: int = 0
-    running: int = 0
+    running: Counter[Principal] = field(default_factory=Counter[Principal])
 
 
 class RunLog:
     """One run's events, its snapshot, and whoever waits for more."""
 
-    def __init__(self, run_id: str, options: Options, tally: _Tally, on_close: Callable[["RunLog"], None]) -> None:
+    def __init__(
+        self, run_id: str, options: Options, tally: _Tally, *, owner: Principal, on_close: Callable[["RunLog"], None]
+    ) -> None:
+        self.owner = owner
+        self.read_token = secrets.token_urlsafe(16)
+        """Opens the events to a reader that can send no key."""
         self._run_id = run_id
         self._options = options
         self._tally = tally
@@ -225,12 +232,17 @@ class MemoryJournal:
         self._logs: dict[str, RunLog] = {}
         self._ended: deque[RunLog] = deque()
         """In the order in which they ended."""
-        self._keys: dict[str, tuple[bytes, str]] = {}
+        self._keys: dict[tuple[Principal, str], tuple[bytes, str]] = {}
 
     @property
     def running(self) -> int:
         """How many runs are under way."""
-        return self._tally.running
+        return self._tally.running.total()
+
+    def running_of(self, owner: Principal) -> tuple[int, int]:
+        """Count the runs under way of the owner's key, and of those the owner's own."""
+        running = self._tally.running
+        return sum(count for other, count in running.items() if other.key == owner.key), running[owner]
 
     @property
     def is_full(self) -> bool:
@@ -238,14 +250,16 @@ class MemoryJournal:
         self.forget_old()
         return self._tally.bytes >= self._options.total_bytes
 
-    def open(self, run_id: str, *, key: str | None = None, fingerprint: bytes = b"") -> RunLog:
+    def open(
+        self, run_id: str, *, owner: Principal = NOBODY, key: str | None = None, fingerprint: bytes = b""
+    ) -> RunLog:
         """Begin a run's record, under an idempotency key if the caller gave one."""
         self.forget_old()
-        log = self._logs[run_id] = RunLog(run_id, self._options, self._tally, self._note_end)
-        self._tally.running += 1
+        log = self._logs[run_id] = RunLog(run_id, self._options, self._tally, owner=owner, on_close=self._note_end)
+        self._tally.running[owner] += 1
         if key is not None:
             log.key = key
-            self._keys[key] = (fingerprint, run_id)
+            self._keys[owner, key] = (fingerprint, run_id)
         return log
 
     def find(self, run_id: str) -> RunLog | None:
@@ -253,13 +267,13 @@ class MemoryJournal:
         self.forget_old()
         return self._logs.get(run_id)
 
-    def find_by_key(self, key: str, fingerprint: bytes) -> RunLog | None:
-        """Look up the run that was started under an idempotency key.
+    def find_by_key(self, owner: Principal, key: str, fingerprint: bytes) -> RunLog | None:
+        """Look up the run that its owner started under an idempotency key.
 
         Raises:
             Conflict: It was another request.
         """
-        known = self._keys.get(key)
+        known = self._keys.get((owner, key))
         log = None if known is None else self.find(known[1])
         if known is not None and log is not None and known[0] != fingerprint:
             raise Conflict("This Idempotency-Key was used with another request.", param="Idempotency-Key")
@@ -283,10 +297,12 @@ class MemoryJournal:
             self._tally.bytes -= log.bytes
             del self._logs[log.run_id]
             if log.key is not None:
-                del self._keys[log.key]
+                del self._keys[log.owner, log.key]
 
     def _note_end(self, log: RunLog) -> None:
-        self._tally.running -= 1
+        self._tally.running[log.owner] -= 1
+        if not self._tally.running[log.owner]:
+            del self._tally.running[log.owner]
         self._ended.append(log)
 
 

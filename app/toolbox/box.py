@@ -10,8 +10,11 @@ from app.domain.errors import NotFound
 from app.domain.events import ServerReport
 from app.domain.jsontypes import JsonObject
 from app.domain.ports import Emit, Person, Toolbox
+from app.domain.principal import Principal
 from app.domain.spec import RunSpec, ServerSpec
+from app.toolbox.addresses import Refused, split_url
 from app.toolbox.berth import Trip
+from app.toolbox.callers import for_caller
 from app.toolbox.egress import Egress
 from app.toolbox.listing import Listings
 from app.toolbox.naming import exposed_names
@@ -59,7 +62,8 @@ class McpServers:
 
         A server that takes longer than `list_wait_seconds` while others are ready joins later.
         """
-        servers = merge_servers(self._options.environment, spec.servers, spec.server_names)
+        merged = merge_servers(self._options.environment, spec.servers, spec.server_names)
+        servers = [for_caller(server, spec) for server in merged]
         trip = Trip(spec, emit, person)
         box = McpToolbox(self._means, self._options, trip, has_servers=bool(servers))
 
@@ -83,14 +87,14 @@ class McpServers:
             roll.dismiss()
             box.leave()
 
-    async def environment(self) -> Sequence[JsonObject]:
-        roll = RollCall(self._options.environment, self._offers.of, _tell_nobody)
+    async def environment(self, principal: Principal) -> Sequence[JsonObject]:
+        asked = [for_caller(server, _nothing_of(principal)) for server in self._options.environment]
+        roll = RollCall(asked, self._offers.of, _tell_nobody)
         await roll.run()
-        return [_summary(offer) for offer in roll.answers]
+        return [_summary(offer, shows_host=self._options.shows_hosts) for offer in roll.answers]
 
-    async def check(self, server: ServerSpec | str) -> JsonObject:
-        if isinstance(server, str):
-            server = self._named(server)
+    async def check(self, server: ServerSpec | str, principal: Principal) -> JsonObject:
+        server = for_caller(self._named(server) if isinstance(server, str) else server, _nothing_of(principal))
         start = time.monotonic()
         offer = await self._offers.of(server, afresh=True)
         return {**_description(offer), "duration": round(time.monotonic() - start, 3)}
@@ -103,13 +107,23 @@ class McpServers:
         raise NotFound("No server of the environment has this name.", param="name")
 
 
+def _nothing_of(principal: Principal) -> RunSpec:
+    """Make what stands for a run of the caller's where there is none."""
+    return RunSpec(messages=(), principal=principal)
+
+
 def _tell_nobody(_: Offer) -> None:
     pass
 
 
-def _summary(offer: Offer) -> JsonObject:
+def _summary(offer: Offer, *, shows_host: bool) -> JsonObject:
     summary: JsonObject = {"name": offer.server.name, "state": offer.state, "tools": len(offer.tools)}
-    return summary if offer.message is None else {**summary, "message": offer.message}
+    if offer.message is not None:
+        summary["message"] = offer.message
+    parts = split_url(offer.server.url)
+    if shows_host and not isinstance(parts, Refused):
+        summary["host"] = parts.host
+    return summary
 
 
 def _description(offer: Offer) -> JsonObject:

@@ -108,6 +108,8 @@ class Line:
         """Called when tools change, where this is one run's session."""
         self.users = 0
         self._server = server
+        self.api_key = server.principal.key
+        """On whose behalf it is."""
         self._elicits = elicits
         self._owner = owner
         self._session: Session | None = None

@@ -25,6 +25,8 @@ class Options:
     results: ResultLimits = field(default_factory=ResultLimits)
     list_wait_seconds: float = 3.0
     """How long a server may hold up a run that others are ready for."""
+    shows_hosts: bool = False
+    """`TOOLFERRY_SHOW_SERVER_URLS`: callers see on which hosts the environment's servers are."""
     forward_user_token: bool = False
     """`MCP_FORWARD_HF_USER_TOKEN`."""
     exa_api_key: Secret | None = None

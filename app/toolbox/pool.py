@@ -6,6 +6,7 @@ ended once tools were called over it: the next run must not see what this one le
 the same conversation, where there is one. One that was only listed over holds nothing, and the next run takes it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,9 +29,12 @@ _STILLBORN = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How many connections there may be, `TOOLFERRY_MAX_SESSIONS`."""
+    """How many connections there may be."""
 
     connections: int = 1024
+    """In all, `TOOLFERRY_MAX_SESSIONS`."""
+    per_key: int = 256
+    """On behalf of one API key, `TOOLFERRY_MAX_SESSIONS_PER_KEY`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,13 @@ class Party:
 def key_of(server: ServerSpec, *, elicits: bool = False) -> bytes:
     """Tell servers apart by everything that decides what a connection sees.
 
-    That is trust, address, all headers, protocol, whether its sessions are shared, and whether a person is announced.
-    A digest, since it is kept. Fields are framed by their length: no value can pass for two.
+    That is on whose behalf, trust, address, all headers, protocol, whether its sessions are shared, and whether a
+    person is announced. A digest, since it is kept. Fields are framed by their length: no value can pass for two.
     """
     headers = sorted((name.lower(), value.reveal()) for name, value in server.headers.items())
-    fields = [server.trust, server.protocol, server.session, str(server.allow_plain_http_public), server.url]
+    owner = server.principal
+    fields = [owner.key, str(owner.user is not None), owner.user or ""]
+    fields += [server.trust, server.protocol, server.session, str(server.allow_plain_http_public), server.url]
     fields.append(str(elicits))
     fields += [text for header in headers for text in header]
     digest = sha256()
@@ -67,8 +73,8 @@ class Pool:
         self._limits = limits
         self._connection_limits = connection_limits
         self._connections: dict[bytes, list[Connection]] = {}
-        self._count = 0
-        """Of owner tasks, those that are closing included."""
+        self._counts: Counter[str] = Counter()
+        """Of owner tasks, those that are closing included, by the API key that they are for."""
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
         self._on_doubt: Callable[[bytes], None] = _ignore
@@ -145,16 +151,21 @@ class Pool:
     def _open(self, key: bytes, server: ServerSpec, party: Party, memory: Memory | None) -> Connection:
         if self._is_closing:
             raise Trouble("server_unreachable", "The service is shutting down.")
-        if self._count >= self._limits.connections and not self._close_longest_idle():
-            raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
-
+        self._make_room(server.principal.key)
         limits, owner = self._connection_limits, self._owner(server)
         connection = Connection(server, self._egress, limits, memory=memory, elicits=party.elicits, owner=owner)
         owner.on_end = lambda: self._forget(key, server, connection)
         self._connections.setdefault(key, []).append(connection)
-        self._count += 1
+        self._counts[server.principal.key] += 1
         self._tasks.start_soon(self._own, connection)
         return connection
+
+    def _make_room(self, api_key: str) -> None:
+        """Have an idle connection closed where there are too many: of the key's own, where it has too many."""
+        is_full_of_key = self._counts[api_key] >= self._limits.per_key
+        is_full = is_full_of_key or self._counts.total() >= self._limits.connections
+        if is_full and not self._close_longest_idle(api_key if is_full_of_key else None):
+            raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
 
     def _owner(self, server: ServerSpec) -> Owner:
         """Make what a connection tells the pool by. All that is known of a server is so for both of its keys."""
@@ -182,10 +193,13 @@ class Pool:
 
     async def _own(self, connection: Connection) -> None:
         """Be the owner task of one connection."""
+        api_key = connection.api_key
         try:
             await connection.run()
         finally:
-            self._count -= 1
+            self._counts[api_key] -= 1
+            if not self._counts[api_key]:
+                del self._counts[api_key]
 
     def _close_idle(self, key: bytes) -> None:
         """One connection has died at rest, so mostly have the others that rest; asking each would take too long."""
@@ -194,8 +208,13 @@ class Pool:
             if is_unused and connection.has_rested:
                 connection.close()
 
-    def _close_longest_idle(self) -> bool:
-        idle = [connection for connection in self._all() if not connection.is_opening and not connection.users]
+    def _close_longest_idle(self, api_key: str | None) -> bool:
+        """Close the connection that has rested longest, of all or of one API key's; tells whether there is one."""
+        idle = [
+            connection
+            for connection in self._all()
+            if not connection.is_opening and not connection.users and api_key in (None, connection.api_key)
+        ]
         if not idle:
             return False
         min(idle, key=lambda connection: connection.idle_since).close()

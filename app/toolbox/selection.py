@@ -72,6 +72,7 @@ def _narrow(base: ServerSpec, wish: ServerSpec) -> ServerSpec:
         required=base.required or wish.required,
         session=base.session,
         allow_plain_http_public=base.allow_plain_http_public,
+        names_caller=base.names_caller,
         also_allowed=wish.allowed_tools,
     )
 
@@ -105,7 +106,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 KEYS = frozenset(
     (
         *("name", "url", "headers", "allowed_tools", "blocked_tools"),
-        *("timeout_ms", "protocol", "required", "session", "allow_plain_http_public"),
+        *("timeout_ms", "protocol", "required", "session", "allow_plain_http_public", "names_caller"),
     )
 )
 _LONGEST_TIMEOUT_MS = 86_400_000
@@ -173,6 +174,7 @@ def _fault(entry: JsonObject) -> str | None:
         "required": isinstance(entry.get("required", False), bool),
         "session": entry.get("session", "run") in ("run", "shared"),
         "allow_plain_http_public": isinstance(entry.get("allow_plain_http_public", False), bool),
+        "names_caller": isinstance(entry.get("names_caller", False), bool),
     }
     wrong = [key for key, right in checks.items() if not right]
     return f"missing or wrong: {', '.join(wrong)}." if wrong else None
@@ -205,4 +207,5 @@ def _server_from_entry(entry: JsonObject) -> ServerSpec:
         required=entry.get("required", False),
         session=entry.get("session", "run"),
         allow_plain_http_public=entry.get("allow_plain_http_public", False),
+        names_caller=entry.get("names_caller", False),
     )

@@ -276,8 +276,10 @@ def _tool_key(entry: _Entry) -> tuple[str, str]:
 
 
 def _peers_of(server: ServerSpec) -> bytes:
-    """Tell servers apart by whose they are. Callers of an operator's server learn from each other."""
-    return key_of(server if server.trust == "user" else replace(server, headers={}))
+    """Tell servers apart by whose they are. All end users of a key learn of an operator's server from each other."""
+    if server.trust == "user":
+        return key_of(server)
+    return key_of(replace(server, headers={}, principal=replace(server.principal, user=None)))
 
 
 def _outcome_of_trouble(trouble: Trouble, tool: Tool) -> ToolOutcome:

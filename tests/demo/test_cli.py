@@ -18,6 +18,7 @@ import pytest
 from httpx_sse import connect_sse
 
 from app import __version__
+from app.api.keys import entry_from_key, find_key, keys_from_text, new_key
 from app.cli import main
 
 COMMAND = Path(sys.executable).with_name("toolferry")
@@ -128,8 +129,8 @@ def test_the_demo_goes_on_serving_and_its_curl_line_works() -> None:
         line = read_until(process, "curl -N")
         words = shlex.split(line)
         url, body = words[2], words[words.index("-d") + 1]
-        with httpx.Client(trust_env=False, timeout=30) as client:
-            with connect_sse(client, "POST", url, content=body, headers={"content-type": "application/json"}) as source:
+        with httpx.Client(trust_env=False, timeout=30, headers=headers_of(words)) as client:
+            with connect_sse(client, "POST", url, content=body) as source:
                 frames = [(frame.event, json.loads(frame.data)) for frame in source.iter_sse() if frame.data]
             models = client.get(url.replace("/runs", "/models")).json()["data"]
         process.send_signal(signal.SIGINT)
@@ -152,6 +153,55 @@ def test_stopping_during_the_sample_is_quiet(number: signal.Signals) -> None:
     assert process.returncode in (0, 130)
     assert errors == ""
     assert "Still serving" not in output
+
+
+def headers_of(words: list[str]) -> dict[str, str]:
+    """Read the headers of a curl command."""
+    given = [words[position + 1] for position, word in enumerate(words) if word == "-H"]
+    return {name: value.strip() for name, _, value in (header.partition(":") for header in given)}
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_key_is_made_with_its_entry_and_opens_the_service(trusted: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "chat", *(["--trusted"] if trusted else [])]) == 0
+    key, entry = (line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    (made,) = keys_from_text(entry)
+    assert (made.id, made.is_trusted) == ("chat", trusted)
+    assert find_key([made], key.encode()) is made
+    with started("serve", "--port", "0", OPENAI_BASE_URL="http://127.0.0.1:9/v1", TOOLFERRY_API_KEYS=entry) as process:
+        url = read_until(process, "Toolferry listens on ").split()[3]
+        with httpx.Client(trust_env=False, timeout=30) as client:
+            opened = client.get(f"{url}/v1/servers", headers={"Authorization": f"Bearer {key}"})
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate()
+    assert opened.status_code == 200
+    assert "curl" not in output, "no further key is made"
+
+
+@pytest.mark.parametrize(
+    ("setting", "arguments"),
+    [
+        (("TOOLFERRY_AUTH", "none"), ("--host", "0.0.0.0")),
+        (("TOOLFERRY_API_KEYS", ""), ("--host", "0.0.0.0")),
+        (("TOOLFERRY_ALLOWED_HOSTS", ""), ("--host", "::")),
+        (("TOOLFERRY_API_KEYS", "chat:none"), ()),
+        (("TOOLFERRY_CORS_ORIGINS", "*"), ()),
+        (("TOOLFERRY_ALLOWED_HOSTS", "*"), ()),
+    ],
+)
+def test_what_would_leave_the_service_open_stops_the_start(
+    setting: tuple[str, str],
+    arguments: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    if setting[0] != "TOOLFERRY_API_KEYS":
+        monkeypatch.setenv("TOOLFERRY_API_KEYS", entry_from_key("me", new_key()))
+    monkeypatch.setenv(*setting)
+    assert main(["serve", "--port", "0", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"toolferry: {setting[0]}: ")
 
 
 def test_the_demo_takes_the_next_free_port() -> None:
@@ -193,6 +243,8 @@ def test_an_address_that_cannot_be_is_one_clear_line(
     host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("TOOLFERRY_API_KEYS", entry_from_key("me", new_key()))
+    monkeypatch.setenv("TOOLFERRY_ALLOWED_HOSTS", "chat.example")
     assert main(["serve", "--host", host, "--port", "0"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"toolferry: cannot listen on {host}")
@@ -236,9 +288,12 @@ def test_a_bad_setting_is_one_line_that_names_it(
 def test_serve_serves_until_it_is_stopped(more: tuple[str, ...], names: list[str]) -> None:
     with started("serve", "--port", "0", *more, OPENAI_BASE_URL="http://127.0.0.1:9/v1") as process:
         url = read_until(process, "Toolferry listens on ").split()[3]
+        words = shlex.split(read_until(process, "curl "))
+        assert words[2] == f"{url}/v1/runs"
         with httpx.Client(trust_env=False, timeout=30) as client:
             assert client.get(f"{url}/healthz").status_code == 200
-            listed = client.get(f"{url}/v1/servers").json()["data"]
+            assert client.get(f"{url}/v1/servers").status_code == 401
+            listed = client.get(f"{url}/v1/servers", headers=headers_of(words)).json()["data"]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
     assert [server["name"] for server in listed] == names

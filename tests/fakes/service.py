@@ -104,7 +104,13 @@ async def open_service(
     """Start the service in front of an upstream, with settings by their names in the code."""
     url = upstream.url if isinstance(upstream, FakeUpstream) else upstream
     default = None if "models" in settings else "scripted"
-    chosen = {"openai_base_url": url, "default_model": default, "openai_api_key": "sk-operator-key", **settings}
+    chosen = {
+        "openai_base_url": url,
+        "default_model": default,
+        "openai_api_key": "sk-operator-key",
+        "auth": "none",
+        **settings,
+    }
     app = create_app(Settings.for_demo(**chosen), extra_servers=extra_servers)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -25,6 +25,7 @@ from app.domain.events import (
     ToolSucceeded,
 )
 from app.domain.messages import Tool, ToolCall, ToolSpec
+from app.domain.principal import NOBODY
 from app.domain.questions import InputAnswer
 from app.domain.wire import json_from_value
 from app.journal.memory import Entry, MemoryJournal, Options, RunLog
@@ -225,10 +226,10 @@ async def test_reading_from_the_middle_gives_the_rest_in_order() -> None:
 async def test_same_key_and_body_join_the_run_and_another_body_is_a_conflict() -> None:
     journal = MemoryJournal(Options())
     log = journal.open("run_1", key="k", fingerprint=b"1")
-    assert journal.find_by_key("k", b"1") is log
-    assert journal.find_by_key("other", b"1") is None
+    assert journal.find_by_key(NOBODY, "k", b"1") is log
+    assert journal.find_by_key(NOBODY, "other", b"1") is None
     with pytest.raises(Conflict):
-        journal.find_by_key("k", b"2")
+        journal.find_by_key(NOBODY, "k", b"2")
 
 
 async def test_snapshot_shows_what_was_streamed_until_there_is_an_answer() -> None:

@@ -187,7 +187,11 @@ async def test_body_over_the_limit_is_a_413(is_declared: bool) -> None:
         yield content
 
     async with open_service(max_body_bytes=2000) as service:
-        response = await service.client.post("/v1/runs", content=content if is_declared else pieces())
+        response = await service.client.post(
+            "/v1/runs",
+            content=content if is_declared else pieces(),
+            headers={"content-type": "application/json"},
+        )
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 

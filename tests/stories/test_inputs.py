@@ -34,6 +34,8 @@ from tests.stories.requirements import proves
 
 pytestmark = pytest.mark.anyio
 
+JSON = {"content-type": "application/json"}
+
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 SAVE = tool_entry("save", inputSchema=PATH, annotations={"destructiveHint": True})
 LOOK = tool_entry("look", annotations={"readOnlyHint": True})
@@ -352,7 +354,7 @@ async def test_answer_that_does_not_fit_is_refused_and_the_question_stays_open(
     async def twice(desk: Desk, question: Any) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         url = f"/v1/runs/{desk.run_id}/inputs/{question['inputId']}"
-        refusals.append(await desk.service.client.post(url, content=content))
+        refusals.append(await desk.service.client.post(url, content=content, headers=JSON))
         assert (await desk.snapshot())["state"] == "awaiting_input"
         await desk.answer(question["inputId"], {"action": "accept"})
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 async def serve(upstream: FakeUpstream, folder: Path) -> tuple[asyncio.subprocess.Process, str]:
     """Start `toolferry serve` in an empty folder with nothing but an upstream, and wait until it says where it is."""
     command = [str(Path(sys.executable).with_name("toolferry")), "serve", "--port", "0"]
-    environment = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": upstream.url}
+    environment = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": upstream.url, "TOOLFERRY_AUTH": "none"}
     process = await asyncio.create_subprocess_exec(
         *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -13,6 +13,7 @@ from app.domain.errors import NotFound
 from app.domain.events import Event, ServerReport
 from app.domain.jsontypes import JsonObject
 from app.domain.messages import Progress
+from app.domain.principal import NOBODY
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox import entries, results
@@ -182,7 +183,7 @@ async def test_tool_with_an_unseemly_name_is_shown_clean_and_called_by_what_its_
             (request,) = [request for request in raw.requests if request.method == "tools/call"]
             assert request.rpc["params"]["name"] == wild
             assert "x-evil" not in request.headers
-        (described,) = (await servers.check(operator(raw.url)))["tools"]
+        (described,) = (await servers.check(operator(raw.url), NOBODY))["tools"]
         assert described["name"] == "a X-Evil: 1bc"
         async with open_run(servers, operator(raw.url, blocked_tools=("a X-Evil: 1bc",))) as run:
             assert not run.box.tools
@@ -294,7 +295,7 @@ async def test_environment_is_described_without_addresses_or_headers() -> None:
         )
         options = replace(LOCAL, environment=environment, connection=replace(LOCAL.connection, list_seconds=0.3))
         async with open_servers(options) as servers:
-            described = await servers.environment()
+            described = await servers.environment(NOBODY)
             assert [(server["name"], server["state"], server["tools"]) for server in described] == [
                 ("Good", "ready", len(TOOL_NAMES)),
                 ("Closed", "authRequired", 0),
@@ -302,7 +303,7 @@ async def test_environment_is_described_without_addresses_or_headers() -> None:
             ]
             assert "127.0.0.1" not in json.dumps(described)
             assert "sk-secret" not in json.dumps(described)
-            await servers.environment()
+            await servers.environment(NOBODY)
             assert good.rpc["tools/list"] == 1, "from the cache"
 
 
@@ -311,8 +312,8 @@ async def test_check_describes_a_server_afresh() -> None:
         open_mcp_server("legacy") as server,
         open_servers(replace(LOCAL, environment=(operator(server.url, "Mine"),))) as servers,
     ):
-        await servers.check("Mine")
-        found = await servers.check(" MINE ")
+        await servers.check("Mine", NOBODY)
+        found = await servers.check(" MINE ", NOBODY)
         assert found["name"] == "Mine"
         assert found["reachable"]
         assert not found["authRequired"]
@@ -335,7 +336,7 @@ CHECKS: list[tuple[str, Any, dict[str, Any]]] = [
 async def test_check_says_what_is_missing(reply: Any, expected: dict[str, Any]) -> None:
     replies = {"server/discover": reply, "initialize": reply}
     async with open_raw_mcp(replies) as raw, open_servers(LOCAL) as servers:
-        found = await servers.check(user(raw.url))
+        found = await servers.check(user(raw.url), NOBODY)
         assert {key: found[key] for key in expected} == expected
         assert found["tools"] == []
         assert found["era"] is None
@@ -344,5 +345,5 @@ async def test_check_says_what_is_missing(reply: Any, expected: dict[str, Any]) 
 async def test_check_of_an_unknown_name_is_not_found() -> None:
     async with open_servers(Options()) as servers:
         with pytest.raises(NotFound) as caught:
-            await servers.check("nobody")
+            await servers.check("nobody", NOBODY)
         assert caught.value.param == "name"

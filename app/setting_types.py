@@ -1,0 +1,46 @@
+"""Kinds of setting: how a text of the environment becomes a value, and what is wrong with it otherwise. Pure."""
+
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+
+def _exact_bool(value: object) -> object:
+    if isinstance(value, str):
+        if value not in ("true", "false"):
+            raise ValueError("must be exactly true or false")
+        return value == "true"
+    return value
+
+
+def lower(value: object) -> object:
+    """Take a word in any case."""
+    return value.lower() if isinstance(value, str) else value
+
+
+def _blank_is_absent(value: object) -> object:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be blank")
+    return value.strip()
+
+
+def _sendable(key: SecretStr | None) -> SecretStr | None:
+    text = key.get_secret_value() if key else ""
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError("must be printable ASCII without blanks, as it is sent in a header")
+    return key
+
+
+_WEEK_MS = 7 * 24 * 3600 * 1000
+
+Switch: TypeAlias = Annotated[bool, BeforeValidator(_exact_bool)]
+Optional: TypeAlias = Annotated[str | None, BeforeValidator(_blank_is_absent)]
+Name: TypeAlias = Annotated[str, AfterValidator(_not_blank)]
+Key: TypeAlias = Annotated[SecretStr | None, BeforeValidator(_blank_is_absent), AfterValidator(_sendable)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Milliseconds: TypeAlias = Annotated[int, Field(ge=1)]
+UpToAWeek: TypeAlias = Annotated[int, Field(ge=1, le=_WEEK_MS)]
