@@ -253,6 +253,7 @@ NOTICES = {
     "preparing_call": ("The model is writing a call.", "uuid name"),
     "repeated_call": ("A call gave the same results before and was not run once more.", "uuid server tool"),
     "output_truncated": ("A result was shortened, for the model or the reader.", "uuid"),
+    "hidden_characters": ("Characters that nobody sees were taken out, of a result or of tools.", "uuid server count"),
     "written_call": ("The model wrote a call of the tool `name` into its text; it was not run.", "name"),
     "tool_dropped": ("A tool is not offered; without `tool`, the rest of a server's.", "server tool"),
     "tools_left_out": ("There are more tools than the model takes.", "offered leftOut"),
@@ -289,6 +290,7 @@ class NoticeEvent(Published):
     model: str | None = Field(default=None, description="The model that did not answer.")
     offered: int | None = Field(default=None, description="How many tools the model is offered.")
     left_out: int | None = Field(default=None, alias="leftOut", description="How many it is not.")
+    count: int | None = Field(default=None, description="How many characters.")
     rounds: int | None = Field(default=None, description="How many rounds the run may have.")
 
 

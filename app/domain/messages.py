@@ -156,6 +156,8 @@ class ToolOutcome:
     outputs: tuple[JsonObject, ...] = ()
     """For the event: `{text, structured, content}` each."""
     omitted_characters: int = 0
+    hidden_characters: int = 0
+    """Taken out of what the server said, since they hide something from people."""
     """How much of the text the model does not get to see."""
     is_cut_for_reader: bool = False
     """The outputs, or the message, leave out some of what the tool gave back."""

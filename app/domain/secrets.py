@@ -63,12 +63,13 @@ def forms_from_secret(secret: Secret) -> tuple[str, ...]:
 
     The longest come first, so that none leaves the rest of another.
     """
-    forms = {form for word in _words(secret.reveal()) for form in _written(word)}
+    forms = {form for word in words_from_secret(secret) for form in _written(word)}
     return tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 
-def _words(value: str) -> Iterator[str]:
+def words_from_secret(secret: Secret) -> Iterator[str]:
     """Take a value apart: a header's scheme and fields are no secrets, a password is one without its user too."""
+    value = secret.reveal()
     if len(value) >= _SHORTEST:
         yield value
     scheme, _, rest = value.partition(" ")

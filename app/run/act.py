@@ -202,6 +202,9 @@ class Hands:
             told.append("The result is too large to be shown whole: some of it was left out.")
         if told:
             self.emit(Notice("output_truncated", " ".join(told), {"uuid": call.uuid}))
+        if outcome.hidden_characters:
+            said = f"Characters that nobody sees were taken out of the result: {outcome.hidden_characters}."
+            self.emit(Notice("hidden_characters", said, {"uuid": call.uuid, "count": outcome.hidden_characters}))
         if outcome.error_code is not None:
             self.emit(ToolFailed(call.uuid, outcome.message or outcome.text, outcome.error_code, act.duration))
         else:

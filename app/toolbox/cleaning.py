@@ -15,6 +15,10 @@ _SURROGATE = "\ud800-\udfff"
 _UNSEEN = re.compile(f"[{_CONTROL}{_FORMAT}]")
 _UNPAIRED = re.compile(f"[{_SURROGATE}]")
 _UNFIT_TO_DESCRIBE = re.compile(f"[{_CONTROL}{_FORMAT}{_PRIVATE}{_SURROGATE}]")
+_HIDING = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u180e\u200b\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""What no honest text has: beside it there are carriage returns, soft hyphens, joiners of emoji, marks of direction."""
 _PIECE_CHARACTERS = 65_536
 """A long text is cleaned in pieces, so that a thread that does it lets others go on: nothing runs beside a pattern."""
 
@@ -27,6 +31,11 @@ def clean_text(text: str) -> str:
 def clean_result(text: str) -> str:
     """Return a text of a result without unseen characters, and with a mark in place of unpaired ones."""
     return _substituted(_UNPAIRED, "\ufffd", _substituted(_UNSEEN, "", text))
+
+
+def hidden_in(text: str) -> int:
+    """Count the characters of a text that hide something from people."""
+    return len(text) - len(_substituted(_HIDING, "", text))
 
 
 def shown_name(name: str, characters: int) -> str:

@@ -13,7 +13,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object, is_small
 from app.toolbox.checking import SchemaCheck
-from app.toolbox.cleaning import clean_text, shown_name
+from app.toolbox.cleaning import clean_text, hidden_in, shown_name
 from app.toolbox.schema import MAX_NODES, count_nodes, repair_schema, schema_refused
 
 MAX_NAME_CHARACTERS = 128
@@ -45,6 +45,8 @@ class ListedTool:
     """What the server says its structured results look like."""
     is_checked_quickly: bool = True
     """Whether to hold a small result against that takes no time worth speaking of."""
+    hidden: int = 0
+    """Characters taken out of name and description that hide something from people."""
     digest: bytes = b""
     """Of name, description, schema and hints, as the server wrote them."""
     param_headers: Mapping[tuple[str, ...], str] = field(default_factory=dict[tuple[str, ...], str])
@@ -116,13 +118,15 @@ class _Reader:
         annotations: Json = entry.get("annotations")
         claims: JsonObject = annotations if is_object(annotations) else {}
         output = _output_schema(entry, self._schema_bytes)
+        texts: tuple[Json, ...] = (entry.get("description"), entry.get("title"), claims.get("title"))
         return ListedTool(
             name,
             refused=None,
             wire_name=entry["name"],
-            description=_description(name, (entry.get("description"), entry.get("title"), claims.get("title"))),
+            description=_description(name, texts),
             parameters=repair_schema(schema),
             written=schema,
+            hidden=sum(hidden_in(text) for text in (entry["name"], *texts) if isinstance(text, str)),
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
             output=None if output is None else SchemaCheck(output),
             is_checked_quickly=output is None or (is_small(output) and "$ref" not in json.dumps(output)),

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
 from app.domain.messages import ToolOutcome
-from app.toolbox.cleaning import clean_result
+from app.toolbox.cleaning import clean_result, hidden_in
 from app.toolbox.media import amount, data_size, is_media, note, without_media
 
 _MAX_BLOCKS = 256
@@ -57,6 +57,7 @@ def outcome_from_result(raw: JsonObject, limits: ResultLimits) -> ToolOutcome | 
             message=cut.text,
             omitted_characters=omitted,
             is_cut_for_reader=omitted > 0 or result.left_out > 0,
+            hidden_characters=result.hidden,
         )
     nothing = "The tool ran and returned no visible text." if result.blocks else "The tool ran and returned nothing."
     cut = _cut(said or nothing, limits.model_text_bytes, _ADVICE)
@@ -66,6 +67,7 @@ def outcome_from_result(raw: JsonObject, limits: ResultLimits) -> ToolOutcome | 
         outputs=(output,),
         omitted_characters=cut.omitted + result.omitted,
         is_cut_for_reader=is_cut,
+        hidden_characters=result.hidden,
     )
 
 
@@ -75,10 +77,13 @@ class _Copy:
     def __init__(self, parts: int) -> None:
         self._left = parts
         self.is_cut = False
+        self.hidden = 0
+        """Characters that were taken out and hide something from people."""
 
     def of(self, value: Json, depth: int = 0) -> Json:
         self._left -= 1
         if isinstance(value, str):
+            self.hidden += hidden_in(value)
             return clean_result(value)
         if depth >= _MAX_JSON_DEPTH and (is_object(value) or is_array(value)):
             return f"[nested deeper than {_MAX_JSON_DEPTH} levels]"
@@ -116,6 +121,7 @@ class _Block(NamedTuple):
     """For the model."""
     has_text: bool = True
     is_cut: bool = False
+    hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,7 @@ class _Result:
     """Characters of text in those."""
     structured: Json
     is_structure_cut: bool
+    hidden: int
 
 
 def _read(raw: JsonObject) -> _Result | None:
@@ -140,12 +147,15 @@ def _read(raw: JsonObject) -> _Result | None:
         return None
     rest = content[_MAX_BLOCKS:]
     copy = _Copy(_MAX_PARTS)
+    structured, blocks = copy.of(raw.get("structuredContent")), [_block(block) for block in content[:_MAX_BLOCKS]]
     return _Result(
-        blocks=[_block(block) for block in content[:_MAX_BLOCKS]],
+        blocks=blocks,
         left_out=len(rest),
         omitted=sum(len(block["text"]) for block in rest if is_object(block) and isinstance(block.get("text"), str)),
-        structured=copy.of(raw.get("structuredContent")),
+        structured=structured,
         is_structure_cut=copy.is_cut,
+        # The same text mostly stands in both.
+        hidden=max(copy.hidden, sum(block.hidden for block in blocks)),
     )
 
 
@@ -159,13 +169,14 @@ def _block(raw: Json) -> _Block:
     if not is_object(raw) or raw.get("type") not in _KINDS:
         copy = _Copy(_MAX_BLOCK_PARTS)
         line = _dump(without_media(copy.of(raw)))
-        return _Block(_as_text(line), line, is_cut=copy.is_cut)
+        return _Block(_as_text(line), line, is_cut=copy.is_cut, hidden=copy.hidden)
     whole = {key: value for key, value in raw.items() if value is not None}
     for attempt in (whole, _essentials(raw)):
         copy = _Copy(_MAX_BLOCK_PARTS)
         block: JsonObject = copy.of(attempt)
         if not copy.is_cut and _is_content(block):
-            return _Block(block, _text_from_block(block), has_text="text" in block.get("resource", block))
+            has_text = "text" in block.get("resource", block)
+            return _Block(block, _text_from_block(block), has_text=has_text, hidden=copy.hidden)
     unreadable = f"[unreadable block of type {raw['type']}]"
     return _Block(_as_text(unreadable), unreadable, has_text=False)
 

@@ -55,6 +55,10 @@ class Means:
 def tell_offer(offer: Offer, trip: Trip, *, before: Offer | None = None) -> None:
     """Tell what a server offers, and of each tool that cannot be offered: of those only that `before` did not tell."""
     trip.emit(offer.report(include_tools=trip.spec.include_tools))
+    hidden = sum(tool.hidden for tool in offer.tools)
+    if hidden and (before is None or hidden != sum(tool.hidden for tool in before.tools)):
+        said = f"Characters that nobody sees were taken out of names and descriptions of its tools: {hidden}."
+        trip.emit(Notice("hidden_characters", said, {"server": offer.server.name, "count": hidden}))
     for tool in offer.dropped:
         if before is not None and tool in before.dropped:
             continue

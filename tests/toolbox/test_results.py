@@ -2,6 +2,7 @@ import base64
 import json
 import sys
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -249,7 +250,8 @@ def test_bytes_in_a_structure_are_notes_for_the_model(structure: Any, read: Any)
 )
 def test_an_error_result_is_a_failure_that_the_model_can_tell(said: str, message: str) -> None:
     got = outcome(text(said), isError=True)
-    assert got == ToolOutcome(text=f"The tool reported an error:\n{message}", error_code="tool_failed", message=message)
+    expected = ToolOutcome(text=f"The tool reported an error:\n{message}", error_code="tool_failed", message=message)
+    assert replace(got, hidden_characters=0) == expected
 
 
 def test_a_long_error_is_capped_as_well() -> None:
@@ -271,6 +273,24 @@ def test_unseen_characters_are_removed_for_model_and_client_alike() -> None:
             "content": [{"type": "text", "text": clean}],
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [
+        ("a\u200bb", 1),
+        ("\x1b[31mred\x1b[0m", 2),
+        ("\u202eno\u202c", 2),
+        ("x" + "".join(chr(0xE0000 + ord(letter)) for letter in "do evil"), 7),
+        ("family \U0001f468\u200d\U0001f469\u200d\U0001f467, mi\u200cxed, so\u00adft, \u200fright\r\n\ufeff", 0),
+        ("plain \u00e9\t\n", 0),
+    ],
+)
+def test_characters_that_hide_something_are_counted_and_ordinary_ones_are_not(said: str, count: int) -> None:
+    assert outcome(text(said)).hidden_characters == count
+    assert outcome(structuredContent={"a": [said]}).hidden_characters == count
+    assert outcome(text(said), structuredContent={"a": said}).hidden_characters == count, "said twice, counted once"
+    assert outcome(text(said), isError=True).hidden_characters == count
 
 
 ALL = "".join(map(chr, range(sys.maxunicode + 1)))
