@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.domain.principal import Principal
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox.box import McpServers, open_servers
@@ -135,6 +136,9 @@ OTHERS = [
     ("value", replace(SAME, headers={"X-A": Secret("2"), "Authorization": Secret("t")}), False),
     ("no headers", replace(SAME, headers={}), False),
     ("protocol", replace(SAME, protocol="legacy"), False),
+    ("key", replace(SAME, principal=Principal("a")), False),
+    ("end user", replace(SAME, principal=Principal("", "a")), False),
+    ("end user without a name", replace(SAME, principal=Principal("", "")), False),
     ("shifted border", replace(SAME, headers={"X-A": Secret("1authorization"), "t": Secret("")}), False),
 ]
 
@@ -142,6 +146,33 @@ OTHERS = [
 @pytest.mark.parametrize(("server", "is_same"), [row[1:] for row in OTHERS], ids=[row[0] for row in OTHERS])
 def test_connections_are_shared_exactly_where_they_see_the_same(server: ServerSpec, *, is_same: bool) -> None:
     assert (key_of(server) == key_of(SAME)) == is_same
+
+
+def test_principals_are_told_apart_where_their_texts_run_together() -> None:
+    principals = [Principal("a", "b"), Principal("ab"), Principal("a"), Principal("", "ab"), Principal("a", "")]
+    assert len({key_of(replace(SAME, principal=principal)) for principal in principals}) == len(principals)
+
+
+async def test_a_key_with_all_its_connections_gives_up_its_own_idle_one_and_nobody_elses() -> None:
+    limits = PoolLimits(connections=10, per_key=1)
+    async with (
+        open_mcp_server() as one,
+        open_mcp_server() as two,
+        open_servers(replace(LOCAL, pool=limits)) as servers,
+    ):
+        first, second = operator(one.url), replace(operator(two.url), name="Two")
+        async with open_run(servers, first, principal=Principal("bob")) as run:
+            assert (await run.call("echo", text="x")).text == "x"
+        for server in (first, second):
+            async with open_run(servers, server, principal=Principal("alice")) as run:
+                assert (await run.call("echo", text="x")).text == "x"
+        async with open_run(servers, first, principal=Principal("bob")) as run:
+            assert (await run.call("echo", text="x")).text == "x"
+        assert one.rpc["server/discover"] == 2, "bob's connection was not closed for alice"
+        async with open_run(servers, first, second, principal=Principal("alice")) as run:
+            assert sorted(report.state for report in run.reports.values()) == ["ready", "ready"]
+            outcomes = {(await run.call(name, text="x")).error_code for name in ("echo", "echo_Two")}
+        assert outcomes == {None, "server_unreachable"}, "both at once are more than one"
 
 
 def test_key_shows_no_secret() -> None:
