@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from app.api.access import LOOPBACK_NAMES, Access, hosts_from_text, is_loopback, origins_from_text
+from app.api.access import Access, access_to, hosts_from_text, is_loopback, origins_from_text
 from app.api.keys import entry_from_key, keys_from_text
 from app.domain.limits import RequestLimits, RunLimits
 from app.domain.secrets import Secret
@@ -202,26 +202,19 @@ class Settings(BaseSettings):
         return [*(Secret(key.get_secret_value()) for key in keys), *headers]
 
     def _access(self, one_time_key: str | None) -> Access:
-        is_local, needs_key = is_loopback(self.host), self.auth == "required"
-        if not needs_key and not is_local:
-            raise SettingsError("TOOLFERRY_AUTH: none is only for a service that listens on loopback")
         keys = _parsed("TOOLFERRY_API_KEYS", self.api_keys, keys_from_text)
         if one_time_key is not None:
             keys = (*keys, *keys_from_text(entry_from_key("one-time", one_time_key)))
-        if needs_key and not keys and not is_local:
-            told = "is needed; `toolferry key NAME` makes a key and its entry"
-            raise SettingsError(f"TOOLFERRY_API_KEYS: {told}")
-        hosts = _parsed("TOOLFERRY_ALLOWED_HOSTS", self.allowed_hosts, hosts_from_text)
-        if not hosts and not is_local:
-            told = "is needed where others than this machine can call: the names that callers reach the service by"
-            raise SettingsError(f"TOOLFERRY_ALLOWED_HOSTS: {told}")
-        own = f"[{self.host}]" if ":" in self.host else self.host.lower()
-        return Access(
-            needs_key=needs_key,
-            keys=keys,
-            hosts=hosts or (*LOOPBACK_NAMES, own),
-            origins=_parsed("TOOLFERRY_CORS_ORIGINS", self.cors_origins, origins_from_text),
-        )
+        try:
+            return access_to(
+                self.host,
+                needs_key=self.auth == "required",
+                keys=keys,
+                hosts=_parsed("TOOLFERRY_ALLOWED_HOSTS", self.allowed_hosts, hosts_from_text),
+                origins=_parsed("TOOLFERRY_CORS_ORIGINS", self.cors_origins, origins_from_text),
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
 
     def _router(self, models: Sequence[ListedModel]) -> Router | None:
         path, routes = self.router_routes_path, None

@@ -10,7 +10,7 @@ from app.api.keys import ApiKey
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]@/?#\s]+)(?::(?P<port>[0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@\s]+)")
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Access:
     needs_key: bool = True
     """`TOOLFERRY_AUTH`."""
     keys: tuple[ApiKey, ...] = ()
-    hosts: tuple[str, ...] = LOOPBACK_NAMES
+    hosts: tuple[str, ...] = _LOOPBACK_NAMES
     """`TOOLFERRY_ALLOWED_HOSTS`: in lower case, `name` for any port or `name:port`."""
     origins: tuple[str, ...] = ()
     """`TOOLFERRY_CORS_ORIGINS`: as browsers write them."""
@@ -34,6 +34,26 @@ class Access:
         """Tell whether a page of this origin may call: one that is listed, or that came from this service itself."""
         asked = _plain_origin(origin)
         return origin in self.origins or (asked is not None and asked == _plain_origin(f"{scheme}://{host}"))
+
+
+def access_to(
+    listener: str, *, needs_key: bool, keys: tuple[ApiKey, ...], hosts: tuple[str, ...], origins: tuple[str, ...]
+) -> Access:
+    """Make what holds for a listener at an address or a name.
+
+    Raises:
+        ValueError: It would be open to others; the message names the setting.
+    """
+    is_local = is_loopback(listener)
+    if not needs_key and not is_local:
+        raise ValueError("TOOLFERRY_AUTH: none is only for a service that listens on loopback")
+    if needs_key and not keys and not is_local:
+        raise ValueError("TOOLFERRY_API_KEYS: is needed; `toolferry key NAME` makes a key and its entry")
+    if not hosts and not is_local:
+        needed = "is needed where others than this machine can call: the names by which they reach the service"
+        raise ValueError(f"TOOLFERRY_ALLOWED_HOSTS: {needed}")
+    own = f"[{listener}]" if ":" in listener else listener.lower()
+    return Access(needs_key=needs_key, keys=keys, hosts=hosts or (*_LOOPBACK_NAMES, own), origins=origins)
 
 
 def _plain_origin(origin: str) -> tuple[str, str, str] | None:

@@ -21,6 +21,7 @@ from app.api.answers import JsonAnswer
 from app.api.keys import ApiKey, find_key
 from app.api.problems import problem
 from app.domain.principal import NOBODY, Principal
+from app.toolbox.headers import HOP
 
 PROBES = frozenset({"/healthz", "/readyz"})
 EVENTS_PATH = "/v1/runs/{run_id}/events"
@@ -38,8 +39,6 @@ _TAKEN_HEADERS = (
     "X-User-Token",
 )
 _GIVEN_HEADERS = ("X-Run-Id", "X-Request-Id", "Retry-After")
-HOP_HEADER = "toolferry-hop"
-"""Stands in each request to an MCP server: where one comes in, the service was led to call itself."""
 
 
 class Gate:
@@ -80,7 +79,7 @@ class Gate:
             return problem(
                 403, "forbidden", "Pages of that Origin may not call this service; see TOOLFERRY_CORS_ORIGINS."
             )
-        if HOP_HEADER in headers:
+        if HOP in headers:
             return problem(508, "forbidden", "An MCP server's address leads to this service itself.")
         return None
 
