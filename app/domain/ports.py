@@ -111,8 +111,8 @@ class Toolbox(Protocol):
         """How long a call of the tool is expected to take."""
         ...
 
-    def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
-        """Hold arguments that a person wrote against the tool's schema: what is wrong, with the field; None if nothing.
+    def fitted(self, tool: Tool, arguments: JsonObject) -> JsonObject | str:
+        """Hold arguments that a person wrote against the tool's schema: what its server gets, or what is wrong where.
 
         Bounded in time, whatever the schema is.
         """

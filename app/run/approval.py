@@ -107,14 +107,14 @@ class _CallQuestion:
             raise InvalidRequest(text, param="content")
         if answer.action != "accept":
             return replace(answer, arguments=None, reason=_clean(answer.reason))
-        fault = None
-        if answer.arguments is not None:
-            fault = self.toolbox.fault_of_arguments(self.tool, answer.arguments)
-        if fault is not None:
-            where, _, what = fault.rpartition(": ")
+        if answer.arguments is None:
+            return replace(answer, reason=None)
+        fitted = self.toolbox.fitted(self.tool, answer.arguments)
+        if isinstance(fitted, str):
+            where, _, what = fitted.rpartition(": ")
             param = f"arguments.{where}" if where else "arguments"
             raise InvalidRequest(f"{param}: {what}", param=param)
-        return replace(answer, reason=None)
+        return replace(answer, arguments=fitted, reason=None)
 
 
 def _changed() -> ToolOutcome:

@@ -127,12 +127,13 @@ class Berth:
         raise Trouble("tool_failed", f"The tool asked more than {_MOST_ROUNDS} times and gave no result.")
 
     async def _sent(self, call: Call, params: JsonObject) -> JsonObject:
-        """Send a call; where its server first wants a page to be visited, again after that."""
-        try:
-            return await self._sent_once_more(call, params)
-        except Trouble as trouble:
-            if call.inquiry is None or not await went_where_it_must(trouble, call.inquiry):
-                raise
+        """Send a call; where its server first wants pages to be visited, again after each time that they were."""
+        for _ in range(_MOST_ROUNDS):
+            try:
+                return await self._sent_once_more(call, params)
+            except Trouble as trouble:
+                if call.inquiry is None or not await went_where_it_must(trouble, call.inquiry):
+                    raise
         return await self._sent_once_more(call, params)
 
     async def _sent_once_more(self, call: Call, params: JsonObject) -> JsonObject:
@@ -156,6 +157,8 @@ class Berth:
         Raises:
             Trouble: It cannot be listed.
         """
+        if self._pool.has_own_list(self.server, self.party):
+            await self._connection(None)
         held = self._own_session()
         if held is not None:
             return await self._listings.over(held, self.server)

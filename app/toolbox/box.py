@@ -77,14 +77,18 @@ class McpServers:
 
         roll = RollCall(servers, ask, tell)
         self._means.tasks.start_soon(roll.run)
+        has_ended = False
         try:
             await roll.enough(self._options.list_wait_seconds)
             for server in roll.missing:
                 emit(ServerReport(server.name, "waiting", message="It is slow to list its tools, and may join later."))
             box.add(roll.answers)
+            await box.settle()
             yield box
+            has_ended = True
         finally:
-            roll.dismiss()
+            # What is still being listed is there for the next run, but where this one was called off.
+            roll.dismiss(goes_on=has_ended)
             box.leave()
 
     async def environment(self, principal: Principal) -> Sequence[JsonObject]:

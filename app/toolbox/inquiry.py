@@ -118,8 +118,15 @@ async def went_where_it_must(trouble: Trouble, inquiry: Inquiry) -> bool:
     pages: Json = data.get("elicitations") if is_object(data) else None
     if trouble.rpc_code != URL_ELICITATION_REQUIRED or not is_array(pages) or not pages:
         return False
-    for page in pages[:_MOST_OPEN]:
-        answer: Mapping[str, Json] = await elicit(page, [inquiry], lost_by="cancel")
-        if answer.get("action") != "accept":
-            return False
-    return True
+    visited: list[bool] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def ask(page: Json) -> None:
+            answer: Mapping[str, Json] = await elicit(page, [inquiry], lost_by="cancel")
+            visited.append(answer.get("action") == "accept")
+            if not visited[-1]:
+                tasks.cancel_scope.cancel()
+
+        for page in pages[:_MOST_OPEN]:
+            tasks.start_soon(ask, page)
+    return bool(visited) and all(visited)

@@ -106,6 +106,8 @@ class Line:
         """Whose session this is, where it is kept for more than one run."""
         self.on_change: Callable[[], None] | None = None
         """Called when tools change, where this is one run's session."""
+        self.has_own_list = False
+        """The server said in this session that tools have changed, which need not be so for others."""
         self.users = 0
         self._server = server
         self.api_key = server.principal.key
@@ -169,6 +171,7 @@ class Line:
             self._closing.set()
 
     def _hear_of_change(self) -> None:
+        self.has_own_list = self.serves_one_run
         self._owner.on_list_change(self.on_change is not None)
         if self.on_change is not None:
             self.on_change()

@@ -4,6 +4,7 @@ Time in which a person is asked does not count: the clocks stand still meanwhile
 rounds; each waits in a scope of its own, all by the same clocks.
 """
 
+import asyncio
 import math
 
 import anyio
@@ -15,7 +16,9 @@ class Patience:
     def __init__(self, *, silence_seconds: float, total_seconds: float) -> None:
         self.silence_seconds = silence_seconds
         self.total_seconds = total_seconds
-        self._begun = self._heard = anyio.current_time()
+        # Progress asks for the time in a callback of the loop's, where anyio need not know which loop that is.
+        self._now = asyncio.get_running_loop().time
+        self._begun = self._heard = self._now()
         self._pauses = 0
         self._paused_at = 0.0
         self._paused_seconds = 0.0
@@ -24,7 +27,7 @@ class Patience:
     @property
     def elapsed_seconds(self) -> float:
         """How long the call has been under way, without the time in which a person was asked."""
-        now = self._paused_at if self._pauses else anyio.current_time()
+        now = self._paused_at if self._pauses else self._now()
         return now - self._begun - self._paused_seconds
 
     @property
@@ -40,13 +43,13 @@ class Patience:
 
     def hear(self) -> None:
         """There was a sign of life."""
-        self._heard = anyio.current_time()
+        self._heard = self._now()
         self._set_deadline()
 
     def pause(self) -> None:
         """Stop the clocks. As often as this is called, `resume` must be, before they run again."""
         if not self._pauses:
-            self._paused_at = anyio.current_time()
+            self._paused_at = self._now()
         self._pauses += 1
         self._set_deadline()
 
@@ -54,7 +57,7 @@ class Patience:
         """Let the clocks run; the silence begins anew."""
         self._pauses -= 1
         if not self._pauses:
-            self._paused_seconds += anyio.current_time() - self._paused_at
+            self._paused_seconds += self._now() - self._paused_at
         self.hear()
 
     def _set_deadline(self) -> None:

@@ -133,6 +133,13 @@ class Pool:
                 self._close_idle(key)
         raise Trouble("server_unreachable", "The server ends each connection at once.")
 
+    def has_own_list(self, server: ServerSpec, party: Party) -> bool:
+        """Tell whether the party's conversation has a session at rest that may have tools of its own."""
+        connections = self._connections.get(key_of(server, elicits=party.elicits), ())
+        return party.conversation is not None and any(
+            each.has_own_list and each.conversation == party.conversation and not each.users for each in connections
+        )
+
     def _find(self, key: bytes, party: Party, *, is_private: bool) -> Connection | None:
         """Find one that may be used; best the conversation's own. Else one that may prove usable once it is open.
 

@@ -30,6 +30,7 @@ class RollCall:
         self._answers: dict[int, Offer] = {}
         self._news = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._is_dismissed = False
 
     @property
     def answers(self) -> list[Offer]:
@@ -48,9 +49,11 @@ class RollCall:
                 for position, server in enumerate(self._servers):
                     tasks.start_soon(self._ask, position, server)
 
-    def dismiss(self) -> None:
-        """Nobody waits for answers any more."""
-        self._scope.cancel()
+    def dismiss(self, *, goes_on: bool) -> None:
+        """Nobody waits for answers any more; where it goes on, servers are still asked, for whoever asks next."""
+        self._is_dismissed = True
+        if not goes_on:
+            self._scope.cancel()
 
     async def enough(self, wait_seconds: float) -> None:
         """Wait for all; after `wait_seconds` only for those that are required, or for the first with tools."""
@@ -69,7 +72,7 @@ class RollCall:
         except Exception:  # noqa: BLE001 - one server must not take the others with it; logged with its traceback
             _log.exception("A server could not be asked for a reason that nobody thought of.")
             offer = Offer(server, "unavailable", code="server_unreachable", message="The server cannot be reached.")
-        if self._scope.cancel_called:
+        if self._is_dismissed:
             return  # it had its answer in the moment in which it was dismissed
         self._answers[position] = offer
         self._tell(offer)

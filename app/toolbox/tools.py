@@ -16,7 +16,7 @@ from app.domain.messages import UNKNOWN_ETA_SECONDS, Tool, ToolOutcome, ToolSpec
 from app.domain.ports import Caller
 from app.domain.spec import ServerSpec
 from app.toolbox.arguments import fitted_arguments
-from app.toolbox.berth import Berth, Trip, Wait
+from app.toolbox.berth import Berth, Done, Trip, Wait
 from app.toolbox.checking import SchemaCheck
 from app.toolbox.durations import Durations
 from app.toolbox.entries import ListedTool
@@ -88,6 +88,8 @@ class McpToolbox:
         self._trip = trip
         self._entries: dict[str, _Entry] = {}
         self._offers: dict[Berth, Offer] = {}
+        self._denied: dict[str, str] = {}
+        """Tools whose calls were turned away for want of authorization, with what was said: not for this run again."""
         self._peers: dict[Berth, bytes] = {}
         """Who learns from each other how long a server's calls take."""
         self._renewals = Renewals(means.tasks, self._renew)
@@ -95,7 +97,7 @@ class McpToolbox:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        return [entry.tool for entry in self._entries.values()]
+        return [entry.tool for name, entry in self._entries.items() if name not in self._denied]
 
     def add(self, offers: Sequence[Offer]) -> None:
         """Take in what servers offer. The names of tools that are there already stay."""
@@ -111,6 +113,8 @@ class McpToolbox:
             if offer.tools:
                 # While the model thinks of its first call.
                 self._means.tasks.start_soon(berth.warm)
+            if self._means.pool.has_own_list(offer.server, self._trip.party):
+                self._renewals.begin(berth)
         self._enter(offered)
 
     def _watch(self, berth: Berth) -> None:
@@ -165,10 +169,10 @@ class McpToolbox:
     def _expected(self, entry: _Entry) -> float | None:
         return self._means.durations.expected(self._peers[entry.berth], entry.listed.name)
 
-    def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:
+    def fitted(self, tool: Tool, arguments: JsonObject) -> JsonObject | str:
         entry = self._entries.get(tool.spec.name)
         if entry is None:
-            return SchemaCheck(tool.spec.parameters).fault(arguments)
+            return SchemaCheck(tool.spec.parameters).fault(arguments) or arguments
         schema = entry.listed.parameters
         known: JsonObject = schema.get("properties") or {}
         if "additionalProperties" not in entry.listed.written and known:
@@ -176,7 +180,8 @@ class McpToolbox:
             unknown = next((name for name in arguments if name not in known), None)
             if unknown is not None:
                 return f"{unknown[:64]}: the tool has no such argument"
-        return SchemaCheck(schema).fault(fitted_arguments(arguments, entry.listed.written))
+        fitted = fitted_arguments(arguments, entry.listed.written)
+        return SchemaCheck(schema).fault(fitted) or fitted
 
     async def is_unchanged(self, tool: Tool) -> bool | ToolOutcome:
         entry = self._entries.get(tool.spec.name)
@@ -201,19 +206,26 @@ class McpToolbox:
         entry = self._entries.get(tool.spec.name)
         if entry is None:
             return _failed("tool_unknown", "Its server does not list it any more.", tool)
+        if tool.spec.name in self._denied:
+            return _failed("tool_failed", self._denied[tool.spec.name], tool)
         server, limits = entry.berth.server, self._options.connection
-        silence = server.timeout_seconds or limits.call_seconds
-        wait = Wait(silence, max(limits.call_total_seconds, silence), self._expected(entry))
+        silence = min(server.timeout_seconds or limits.call_seconds, limits.call_total_seconds)
+        wait = Wait(silence, limits.call_total_seconds, self._expected(entry))
         try:
             fitted = fitted_arguments(arguments, entry.listed.written)
             done = await entry.berth.call(entry.listed, fitted, caller, wait=wait, trip=self._trip)
         except Trouble as trouble:
             self._tell_auth(entry.berth, trouble)
+            if trouble.wants_auth:
+                self._denied[tool.spec.name] = trouble.reason
             return _outcome_of_trouble(trouble, tool)
         except Exception:  # noqa: BLE001 - one call must not take its run down; logged with its traceback
             _log.exception("A tool call failed for a reason that nobody thought of.")
             return _failed("tool_failed", "The call failed inside the service.", tool)
-        raw = done.result
+        return await self._read(done, entry)
+
+    async def _read(self, done: Done, entry: _Entry) -> ToolOutcome:
+        raw, tool = done.result, entry.tool
         if raw.get("resultType") == "input_required":
             return _failed("tool_failed", "The tool wants to ask a person, and nobody can be asked here.", tool)
         read = _Reading(raw, self._options.results, self._check_of_output(entry))
@@ -295,7 +307,7 @@ def _outcome_of_trouble(trouble: Trouble, tool: Tool) -> ToolOutcome:
 
 def _failed(code: str, reason: str, tool: Tool) -> ToolOutcome:
     return ToolOutcome(
-        text=f"The call of {tool.spec.name} failed: {reason}",
+        text=f"The call of {tool.spec.name} ({tool.server}) failed: {reason}",
         error_code=code,
         message=f"{tool.name} of {tool.server}: {reason}",
     )

@@ -90,7 +90,8 @@ def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:
         return Trouble("server_unreachable", fault.reason, fault=fault, again=True)
     if fault.kind == "gone":
         return Trouble("connection_lost", fault.reason, fault=fault, again=True)
-    if fault.kind in ("lost", "foreign") or fault.status in (502, 503, 504):
+    if fault.kind in ("lost", "foreign") or (fault.status is not None and (fault.status >= 500 or fault.status == 408)):
+        # Behind a server error or a gateway's there may be a tool that ran.
         return Trouble("tool_outcome_unknown", fault.reason, fault=fault)
     if fault.challenge:
         fault = Fault(fault.kind, fault.reason, fault.status, said(fault.challenge, server))

@@ -165,7 +165,7 @@ def _numbered(number: int) -> Callable[[], str]:
     return tool
 
 
-class _Recorder:
+class Recorder:
     """Notes each request, and refuses the modern era where the server is to be an old one."""
 
     def __init__(self, app: ASGIApp, fake: FakeMcpServer) -> None:
@@ -228,7 +228,7 @@ async def _refuse_version(send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Stoppable(StoppableServer):
+class StoppableMcp(StoppableServer):
     """Tells when it listens, and can be stopped from another thread, with its connections cut."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -255,7 +255,7 @@ class _Stoppable(StoppableServer):
             transport.abort()
 
 
-def _build_app(server: MCPServer[Any], kind: Kind, *, json_response: bool) -> tuple[ASGIApp, str]:
+def build_app(server: MCPServer[Any], kind: Kind, *, json_response: bool) -> tuple[ASGIApp, str]:
     if kind == "sse":
         return server.sse_app(), "/sse"
     stateless = kind in ("modern", "legacy-stateless")
@@ -274,10 +274,10 @@ async def open_mcp_server(
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     fake = FakeMcpServer("", kind)
-    app, path = _build_app(_build_server(fake, extra_tools), kind, json_response=json_response)
+    app, path = build_app(_build_server(fake, extra_tools), kind, json_response=json_response)
     fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
-    config = uvicorn.Config(_Recorder(app, fake), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
-    server = _Stoppable(config)
+    config = uvicorn.Config(Recorder(app, fake), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    server = StoppableMcp(config)
     fake.kill = server.stop
     thread = threading.Thread(target=server.run, args=([listener],), name=f"fake-mcp-{kind}")
     thread.start()

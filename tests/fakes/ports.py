@@ -97,8 +97,8 @@ class ScriptedToolbox:
     def expected_seconds(self, tool: Tool) -> float:
         return float(len(tool.name))
 
-    def fault_of_arguments(self, tool: Tool, arguments: JsonObject) -> str | None:  # noqa: ARG002  # the port names it
-        return self._fault(arguments)
+    def fitted(self, tool: Tool, arguments: JsonObject) -> JsonObject | str:  # noqa: ARG002  # the port names it
+        return self._fault(arguments) or arguments
 
     async def is_unchanged(self, tool: Tool) -> bool:
         self.asked_again.append(tool.name)

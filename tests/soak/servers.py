@@ -18,7 +18,7 @@ import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from tests.fakes.mcp_servers import FakeMcpServer, Kind, _build_app, _Recorder, _Stoppable
+from tests.fakes.mcp_servers import FakeMcpServer, Kind, Recorder, StoppableMcp, build_app
 
 TOOLS = ("look", "once", "steps", "slow", "fails")
 _CALL = b'"tools/call"'
@@ -174,10 +174,10 @@ async def _serve(kind: Kind, executed: Counter[int]) -> AsyncGenerator[FakeMcpSe
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     fake = FakeMcpServer("", kind)
-    app, path = _build_app(_build_server(kind.replace("-", "_"), executed), kind, json_response=False)
+    app, path = build_app(_build_server(kind.replace("-", "_"), executed), kind, json_response=False)
     fake.url = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
-    config = uvicorn.Config(_Recorder(app, fake), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
-    server = _Stoppable(config)
+    config = uvicorn.Config(Recorder(app, fake), log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    server = StoppableMcp(config)
     thread = threading.Thread(target=server.run, args=([listener],), name=f"soak-{kind}")
     thread.start()
     try:

@@ -204,6 +204,16 @@ async def test_call_with_changed_arguments_runs_with_them_and_reader_and_model_a
 
 
 @proves("input-approval")
+async def test_changed_arguments_are_told_as_the_server_got_them() -> None:
+    count = tool_entry("save", inputSchema={"type": "object", "properties": {"path": {"type": "integer"}}})
+    async with open_desk(calling(call(0, "c0", "save", '{"path": 1}')), DONE, tools=[count]) as desk:
+        run = await desk.run(answering(action="accept", arguments={"path": "7"}))
+    assert desk.executed == [("save", {"path": 7})]
+    assert run.named("tool/result")[0]["result"]["call"]["parameters"] == {"path": 7}
+    assert '{"path": 7}' in desk.told()[0]
+
+
+@proves("input-approval")
 async def test_call_that_is_declined_does_not_run_and_the_model_is_told_the_reason() -> None:
     async with open_desk(calling(SAVE_A), DONE) as desk:
         run = await desk.run(answering(action="decline", reason="Not\u0000 there."))

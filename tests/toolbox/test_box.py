@@ -175,7 +175,8 @@ async def test_tool_with_an_unseemly_name_is_shown_clean_and_called_by_what_its_
     ):
         async with open_run(servers, operator(raw.url, blocked_tools=("never*",))) as run:
             assert list(run.report.tools) == ["a X-Evil: 1bc"]
-            (notice,) = run.notices
+            hidden, notice = run.notices
+            assert hidden.code == "hidden_characters"
             assert notice.about == {"server": "Fake", "tool": "n" * 128 + "…"}
             (tool,) = run.box.tools
             assert tool.name == "a X-Evil: 1bc"

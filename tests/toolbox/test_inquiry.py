@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.domain.messages import ToolOutcome
 from app.domain.questions import InputAnswer, Question
 from app.toolbox.box import open_servers
 from app.toolbox.elicitation import Elicitation
@@ -471,6 +472,59 @@ def page_first(request: RawRequest) -> bytes:
     told = error_of(request, -32042, "Sign in first.")
     told["error"]["data"] = {"elicitations": [PAGE]}
     return json_reply(told)
+
+
+def pages_first(request: RawRequest) -> bytes:
+    told = error_of(request, -32042, "Visit them first.")
+    told["error"]["data"] = {"elicitations": [PAGE, {**PAGE, "elicitationId": "second"}]}
+    return json_reply(told)
+
+
+async def test_pages_are_asked_for_side_by_side_and_again_where_the_server_says_so_again() -> None:
+    person = ScriptedPerson()
+    replies: dict[str, Any] = {"tools/call": [pages_first, page_first, result(text_result("fine"))]}
+    async with (
+        open_raw_mcp(replies) as raw,
+        open_servers(LOCAL) as servers,
+        open_run(servers, operator(raw.url), person=person) as run,
+        anyio.create_task_group() as tasks,
+    ):
+        outcomes: list[ToolOutcome] = []
+
+        async def call() -> None:
+            outcomes.append(await run.call("echo"))
+
+        tasks.start_soon(call)
+        await wait_until(lambda: len(person.tickets) == 2)
+        for ticket in list(person.tickets):
+            ticket.give(InputAnswer("accept"))
+        await wait_until(lambda: len(person.tickets) == 3)
+        person.tickets[2].give(InputAnswer("accept"))
+        await wait_until(lambda: outcomes)
+        assert outcomes[0].text == "fine"
+        assert raw.asked["tools/call"] == 3
+
+
+async def test_a_page_that_is_not_visited_takes_the_others_back() -> None:
+    person = ScriptedPerson()
+    async with (
+        open_raw_mcp({"tools/call": [pages_first, result(text_result("fine"))]}) as raw,
+        open_servers(LOCAL) as servers,
+        open_run(servers, operator(raw.url), person=person) as run,
+        anyio.create_task_group() as tasks,
+    ):
+        outcomes: list[ToolOutcome] = []
+
+        async def call() -> None:
+            outcomes.append(await run.call("echo"))
+
+        tasks.start_soon(call)
+        await wait_until(lambda: len(person.tickets) == 2)
+        person.tickets[0].give(InputAnswer("decline"))
+        await wait_until(lambda: outcomes)
+        assert outcomes[0].error_code == "tool_failed"
+        assert person.tickets[1].withdrawn_by == "cancel"
+        assert raw.asked["tools/call"] == 1
 
 
 @pytest.mark.parametrize(("answer", "attempts"), [(InputAnswer("accept"), 2), (InputAnswer("decline"), 1)])

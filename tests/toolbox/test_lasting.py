@@ -634,7 +634,7 @@ async def test_server_that_answers_in_the_moment_in_which_it_is_dismissed_is_not
         tasks.start_soon(roll.run)
         await anyio.wait_all_tasks_blocked()
         answer.set()
-        roll.dismiss()
+        roll.dismiss(goes_on=False)
     assert not told
 
 
@@ -648,3 +648,85 @@ async def test_change_that_is_listed_in_the_moment_in_which_the_run_ends_is_not_
             await wait_until(lambda raw=raw: raw.asked["tools/list"] == 2)
             told = len(run.events)
         assert len(run.events) == told
+
+
+async def test_list_that_comes_too_late_for_a_run_is_there_for_the_next_one() -> None:
+    asked = anyio.Event()
+    answer = anyio.Event()
+
+    async def slowly(request: RawRequest) -> bytes:
+        asked.set()
+        await answer.wait()
+        return json_reply(result_of(request, {"tools": [tool_entry("echo")]}))
+
+    options = replace(LOCAL, list_wait_seconds=0.0)
+    async with (
+        open_raw_mcp({"tools/list": slowly}) as slow,
+        open_raw_mcp() as quick,
+        open_servers(options) as servers,
+    ):
+        specs = operator(quick.url), replace(operator(slow.url), name="Slow")
+        async with open_run(servers, *specs) as run:
+            assert run.reports["Slow"].state == "waiting"
+            await asked.wait()
+        answer.set()
+        await wait_until(lambda: not servers._means.listings._under_way)
+        async with open_run(servers, *specs) as run:
+            assert run.reports["Slow"].state == "ready"
+        assert slow.asked["tools/list"] == 1
+
+
+async def test_tools_that_a_conversations_own_session_has_are_there_in_its_next_run() -> None:
+    def listed(request: RawRequest) -> bytes:
+        names = ["login", "secret"] if logged_in & {request.headers.get("mcp-session-id")} else ["login"]
+        return json_reply(result_of(request, {"tools": [tool_entry(name) for name in names]}))
+
+    def call(request: RawRequest) -> bytes:
+        logged_in.add(request.headers.get("mcp-session-id"))
+        return sse_reply([CHANGED, result_of(request, text_result("in"))])
+
+    sessions = iter(range(1, 9))
+
+    def initialize(request: RawRequest) -> bytes:
+        hello: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}}}
+        hello["serverInfo"] = {"name": "r", "version": "1"}
+        return json_reply(result_of(request, hello), Mcp_Session_Id=f"s{next(sessions)}")
+
+    logged_in: set[str | None] = set()
+    replies: dict[str, Reply] = {"initialize": initialize, "tools/list": listed, "tools/call": call}
+    async with open_raw_mcp(replies) as raw, open_servers(LOCAL) as servers:
+        server = operator(raw.url)
+        async with open_run(servers, server, conversation_id="one") as run:
+            await run.call("login")
+            await wait_until(lambda: names_of(run) == ["login", "secret"])
+        async with open_run(servers, server, conversation_id="one") as run:
+            assert names_of(run) == ["login", "secret"]
+            assert (await run.call("secret")).error_code is None
+        async with open_run(servers, server, conversation_id="two") as run:
+            assert names_of(run) == ["login"], "another conversation's session knows nothing of it"
+
+
+async def test_no_call_takes_longer_in_all_than_the_operator_allows_whatever_its_entry_says() -> None:
+    async with (
+        open_raw_mcp({"tools/call": HANG}) as raw,
+        open_lone_run(replace(user(raw.url), timeout_seconds=60.0), call_total_seconds=0.2) as run,
+    ):
+        with anyio.fail_after(10):
+            outcome = await run.call("echo")
+    assert outcome.error_code == "tool_timeout"
+
+
+async def test_tool_that_wants_authorization_is_asked_once_in_a_run_and_others_go_on() -> None:
+    def call(request: RawRequest) -> bytes:
+        if request.rpc["params"]["name"] == "guarded":
+            return http_reply(401, WWW_Authenticate="Bearer")
+        return json_reply(result_of(request, text_result("fine")))
+
+    tools = [tool_entry("guarded"), tool_entry("open")]
+    async with open_raw_mcp({"tools/call": call}, tools=tools) as raw, open_lone_run(operator(raw.url)) as run:
+        codes = [(await run.call("guarded")).error_code for _ in range(3)]
+        assert codes == ["tool_failed"] * 3
+        assert (await run.call("open")).text == "fine"
+        assert names_of(run) == ["open"]
+        assert raw.asked["tools/call"] == 2
+        assert [report.state for report in run.events if isinstance(report, ServerReport)] == ["ready", "authRequired"]
