@@ -28,7 +28,8 @@ from app.demo.show import Screen, StreamEvent, event_from_text
 from app.domain.spec import ServerSpec
 from app.logs import configure_logging
 from app.main import create_app, serve_app
-from app.settings import Settings, SettingsError
+from app.setting_types import SettingsError
+from app.settings import Settings
 
 _SAMPLE = "What time is it in Tokyo and Paris, roll two dice, count down from 3 and draw a chart of 3, 5, 8."
 _NEXT_QUESTION = "Think, then roll 3d6 and draw a chart of the dice."

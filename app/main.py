@@ -48,7 +48,7 @@ def create_app(
     """
     rooms = settings.rooms(extra_servers, one_time_key=one_time_key)
     for warning in rooms.warnings:
-        _log.warning("MCP_SERVERS: %s", warning)
+        _log.warning("%s", warning)
     app = FastAPI(
         title="Toolferry",
         version=__version__,
@@ -117,7 +117,12 @@ async def serve_app(
         stop: Set it to end the server from inside this process.
     """
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=_GOODBYE_SECONDS, server_header=False
+        app,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=_GOODBYE_SECONDS,
+        server_header=False,
     )
     server = _Server(config)
     async with anyio.create_task_group() as tasks:

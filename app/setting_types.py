@@ -1,8 +1,34 @@
 """Kinds of setting: how a text of the environment becomes a value, and what is wrong with it otherwise. Pure."""
 
-from typing import Annotated, TypeAlias
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+_INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
+"""What orchestrators put into the environment, by the name of the service."""
+_Parsed = TypeVar("_Parsed")
+
+
+class SettingsError(Exception):
+    """A setting cannot be used; the text names it."""
+
+
+def parsed(name: str, text: str | None, parse: Callable[[str], _Parsed]) -> _Parsed:
+    """Read a setting's text by a function that raises ValueError; raises SettingsError, which names the setting."""
+    try:
+        return parse(text or "")
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from None
+
+
+def refuse_unknown(names: Iterable[str], *, known: Collection[str]) -> None:
+    """Raise SettingsError where a name looks like one of ours and is none."""
+    unknown = {name for name in names if name.startswith("TOOLFERRY_") and name not in known}
+    unknown = {name for name in unknown if not _INJECTED.match(name)}
+    if unknown:
+        raise SettingsError(f"{', '.join(sorted(unknown))}: no such setting; .env.example lists all")
 
 
 def _exact_bool(value: object) -> object:

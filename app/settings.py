@@ -5,16 +5,13 @@ What cannot be read stops the start with a message that names the setting and do
 """
 
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
-from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from typing_extensions import override
 
 from app.api.access import Access, access_to, hosts_from_text, is_loopback, origins_from_text
@@ -23,8 +20,23 @@ from app.domain.limits import RequestLimits, RunLimits
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.journal import memory
-from app.setting_types import Count, Key, Milliseconds, Name, Optional, Switch, UpToAWeek, lower
+from app.model_settings import DOTENV, ModelSettings
+from app.setting_types import (
+    Count,
+    Key,
+    Milliseconds,
+    Optional,
+    SettingsError,
+    Switch,
+    UpToAWeek,
+    lower,
+    parsed,
+    refuse_unknown,
+)
+from app.toolbox import grants
 from app.toolbox.admission import Policy
+from app.toolbox.dialling import ssl_context
+from app.toolbox.grants import EgressProxy
 from app.toolbox.line import ConnectionLimits
 from app.toolbox.listing import ListingLimits
 from app.toolbox.options import Options as ServerOptions
@@ -34,32 +46,13 @@ from app.toolbox.selection import servers_from_json
 from app.toolbox.wire import EgressLimits
 from app.upstream import endpoint
 from app.upstream.catalogue import ListedModel, models_from_json
-from app.upstream.router import Router, require_listed, router_from, routes_from_json
-
-_INJECTED = re.compile(r"TOOLFERRY_(PORT|SERVICE_)")
-_DOTENV = ".env"
-
-
-class SettingsError(Exception):
-    """A setting cannot be used; the text names it."""
-
+from app.upstream.router import Router
 
 _Some = TypeVar("_Some", bound="Settings")
-_Parsed = TypeVar("_Parsed")
 
 
-class Settings(BaseSettings):
+class Settings(ModelSettings):
     """All settings. Each field's alias is its name in the environment; `.env.example` explains them all."""
-
-    model_config = SettingsConfigDict(
-        env_file=_DOTENV,
-        env_file_encoding="utf-8",
-        case_sensitive=True,
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
-        populate_by_name=True,
-    )
 
     host: str = Field("127.0.0.1", alias="HOST")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, alias="PORT")
@@ -72,24 +65,6 @@ class Settings(BaseSettings):
     allowed_hosts: Optional = Field(None, alias="TOOLFERRY_ALLOWED_HOSTS")
     cors_origins: Optional = Field(None, alias="TOOLFERRY_CORS_ORIGINS")
 
-    openai_base_url: Optional = Field(None, alias="OPENAI_BASE_URL")
-    openai_api_key: Key = Field(None, alias="OPENAI_API_KEY")
-    hf_token: Key = Field(None, alias="HF_TOKEN")
-    use_user_token: Switch = Field(False, alias="USE_USER_TOKEN")
-    models: Optional = Field(None, alias="MODELS")
-    default_model: Optional = Field(None, alias="TOOLFERRY_DEFAULT_MODEL")
-    router_alias_id: Name = Field("omni", alias="PUBLIC_LLM_ROUTER_ALIAS_ID")
-    router_routes_path: Optional = Field(None, alias="LLM_ROUTER_ROUTES_PATH")
-    router_default_route: Optional = Field(None, alias="LLM_ROUTER_DEFAULT_ROUTE")
-    router_fallback_model: Optional = Field(None, alias="LLM_ROUTER_FALLBACK_MODEL")
-    router_enable_tools: Switch = Field(False, alias="LLM_ROUTER_ENABLE_TOOLS")
-    router_tools_model: Optional = Field(None, alias="LLM_ROUTER_TOOLS_MODEL")
-    router_enable_multimodal: Switch = Field(False, alias="LLM_ROUTER_ENABLE_MULTIMODAL")
-    router_multimodal_model: Optional = Field(None, alias="LLM_ROUTER_MULTIMODAL_MODEL")
-    reasoning_as_answer: Switch = Field(False, alias="TOOLFERRY_REASONING_AS_ANSWER")
-    upstream_backoff_ms: Milliseconds = Field(500, alias="TOOLFERRY_UPSTREAM_BACKOFF_MS")
-    model_silence_ms: Milliseconds = Field(300_000, alias="TOOLFERRY_MODEL_SILENCE_MS")
-
     mcp_servers: str = Field("[]", alias="MCP_SERVERS", repr=False)
     mcp_tool_timeout_ms: Milliseconds = Field(120_000, alias="MCP_TOOL_TIMEOUT_MS")
     tool_max_ms: Milliseconds = Field(1_800_000, alias="TOOLFERRY_TOOL_MAX_MS")
@@ -97,6 +72,16 @@ class Settings(BaseSettings):
     mcp_allow_insecure_urls: Switch = Field(False, alias="MCP_ALLOW_INSECURE_URLS")
     mcp_forward_hf_user_token: Switch = Field(False, alias="MCP_FORWARD_HF_USER_TOKEN")
     exa_api_key: Key = Field(None, alias="EXA_API_KEY")
+    user_servers: Literal["off", "listed", "public"] = Field("public", alias="TOOLFERRY_USER_SERVERS")
+    user_server_hosts: Optional = Field(None, alias="TOOLFERRY_USER_SERVER_HOSTS")
+    user_server_nets: Optional = Field(None, alias="TOOLFERRY_USER_SERVER_NETS")
+    user_server_ports: str = Field("443,1024-65535", alias="TOOLFERRY_USER_SERVER_PORTS")
+    deny_hosts: Optional = Field(None, alias="TOOLFERRY_DENY_HOSTS")
+    deny_nets: Optional = Field(None, alias="TOOLFERRY_DENY_NETS")
+    egress_proxy: Optional = Field(None, alias="TOOLFERRY_EGRESS_PROXY", repr=False)
+    ca_file: Optional = Field(None, alias="TOOLFERRY_CA_FILE")
+    dns_threads: Count = Field(16, alias="TOOLFERRY_DNS_THREADS")
+    dns_timeout_ms: Milliseconds = Field(5000, alias="TOOLFERRY_DNS_TIMEOUT_MS")
     show_server_urls: Switch = Field(False, alias="TOOLFERRY_SHOW_SERVER_URLS")
     connect_ms: Milliseconds = Field(10_000, alias="TOOLFERRY_CONNECT_MS")
 
@@ -134,10 +119,10 @@ class Settings(BaseSettings):
             SettingsError: A value cannot be read, or a `TOOLFERRY_` name is not known.
         """
         try:
-            in_file = dotenv_values(_DOTENV)
+            in_file = dotenv_values(DOTENV)
         except (OSError, UnicodeDecodeError):
-            raise SettingsError(f"{_DOTENV}: cannot be read; it must be a text file in UTF-8") from None
-        _refuse_unknown([*os.environ, *in_file])
+            raise SettingsError(f"{DOTENV}: cannot be read; it must be a text file in UTF-8") from None
+        refuse_unknown([*os.environ, *in_file], known=setting_names())
         return _make(cls, chosen)
 
     @classmethod
@@ -150,12 +135,6 @@ class Settings(BaseSettings):
         """Whether callers must show a key and none is configured, on a listener that only this machine can reach."""
         return self.auth == "required" and self.api_keys is None and is_loopback(self.host)
 
-    @property
-    def api_key(self) -> Secret | None:
-        """The operator's key for the model endpoint: `OPENAI_API_KEY` wins over `HF_TOKEN`."""
-        key = self.openai_api_key or self.hf_token
-        return Secret(key.get_secret_value()) if key else None
-
     def rooms(self, extra_servers: Sequence[ServerSpec] = (), *, one_time_key: str | None = None) -> "Rooms":
         """Make the options of each room; `extra_servers` join those of `MCP_SERVERS`, the key those that let in.
 
@@ -167,7 +146,7 @@ class Settings(BaseSettings):
             models = models_from_json(self.models or "")
         except ValueError as error:
             raise SettingsError(str(error)) from None
-        router = self._router(models)
+        router = self.router_options(models)
         known = {*(model.id for model in models), *([router.alias] if router else [])}
         if models and self.default_model and self.default_model not in known:
             raise SettingsError("TOOLFERRY_DEFAULT_MODEL: MODELS does not list it")
@@ -177,7 +156,7 @@ class Settings(BaseSettings):
             raise SettingsError(f"MCP_SERVERS: {error}") from None
         return Rooms(
             access=self._access(one_time_key),
-            endpoint=self._endpoint(),
+            endpoint=self.endpoint_options(),
             models=models,
             default_model=self.default_model,
             router=router,
@@ -192,8 +171,16 @@ class Settings(BaseSettings):
             request=self._request(),
             journal=memory.Options(self.max_run_bytes, self.max_journal_bytes, self.retention_ms / 1000),
             heartbeat_seconds=self.heartbeat_ms / 1000,
-            warnings=warnings,
+            warnings=(*self._warnings(), *(f"MCP_SERVERS: {warning}" for warning in warnings)),
         )
+
+    def _warnings(self) -> Iterator[str]:
+        if self.mcp_allow_insecure_urls:
+            yield "MCP_ALLOW_INSECURE_URLS: requests may reach loopback and private networks, over plain http too."
+        if self.egress_proxy is not None:
+            yield "TOOLFERRY_EGRESS_PROXY: the proxy looks up names itself, so it must filter where they lead as well."
+        if self.auth == "none":
+            yield "TOOLFERRY_AUTH: everybody on this machine can call, without a key."
 
     def secrets(self, servers: Iterable[ServerSpec]) -> list[Secret]:
         """List every value that must not be written anywhere."""
@@ -202,7 +189,7 @@ class Settings(BaseSettings):
         return [*(Secret(key.get_secret_value()) for key in keys), *headers]
 
     def _access(self, one_time_key: str | None) -> Access:
-        keys = _parsed("TOOLFERRY_API_KEYS", self.api_keys, keys_from_text)
+        keys = parsed("TOOLFERRY_API_KEYS", self.api_keys, keys_from_text)
         if one_time_key is not None:
             keys = (*keys, *keys_from_text(entry_from_key("one-time", one_time_key)))
         try:
@@ -210,77 +197,18 @@ class Settings(BaseSettings):
                 self.host,
                 needs_key=self.auth == "required",
                 keys=keys,
-                hosts=_parsed("TOOLFERRY_ALLOWED_HOSTS", self.allowed_hosts, hosts_from_text),
-                origins=_parsed("TOOLFERRY_CORS_ORIGINS", self.cors_origins, origins_from_text),
+                hosts=parsed("TOOLFERRY_ALLOWED_HOSTS", self.allowed_hosts, hosts_from_text),
+                origins=parsed("TOOLFERRY_CORS_ORIGINS", self.cors_origins, origins_from_text),
             )
         except ValueError as error:
             raise SettingsError(str(error)) from None
-
-    def _router(self, models: Sequence[ListedModel]) -> Router | None:
-        path, routes = self.router_routes_path, None
-        if path is not None:
-            try:
-                routes = routes_from_json(Path(path).read_text(encoding="utf-8-sig"))
-            except (OSError, UnicodeDecodeError):
-                raise SettingsError("LLM_ROUTER_ROUTES_PATH: the file cannot be read as text in UTF-8") from None
-            except ValueError as error:
-                raise SettingsError(f"LLM_ROUTER_ROUTES_PATH: {error}") from None
-        fallback = self.router_fallback_model
-        listed, alias = [model.id for model in models], self.router_alias_id
-        is_wanted = routes is not None or fallback or self.router_enable_tools or self.router_enable_multimodal
-        if is_wanted and alias in listed:
-            raise SettingsError(f"MODELS: {alias!r} is the router's name; PUBLIC_LLM_ROUTER_ALIAS_ID gives it another.")
-        if is_wanted and not (routes or fallback):
-            # What a run would get that names no model is what it gets where no route is special.
-            is_usable = self.default_model != alias and (not listed or self.default_model in listed)
-            fallback = (self.default_model if is_usable else None) or next(iter(listed), None)
-        try:
-            router = router_from(
-                routes=routes,
-                default_route=self.router_default_route,
-                fallback_model=fallback,
-                enable_tools=self.router_enable_tools,
-                tools_model=self.router_tools_model,
-                enable_multimodal=self.router_enable_multimodal,
-                multimodal_model=self.router_multimodal_model,
-                alias=alias,
-            )
-            if router and listed:
-                require_listed(router, listed, self._router_models())
-        except ValueError as error:
-            raise SettingsError(str(error)) from None
-        return router
-
-    def _router_models(self) -> dict[str, str | None]:
-        return {
-            "LLM_ROUTER_FALLBACK_MODEL": self.router_fallback_model,
-            "LLM_ROUTER_TOOLS_MODEL": self.router_tools_model if self.router_enable_tools else None,
-            "LLM_ROUTER_MULTIMODAL_MODEL": self.router_multimodal_model if self.router_enable_multimodal else None,
-        }
-
-    def _endpoint(self) -> endpoint.Options:
-        base_url = self.openai_base_url or endpoint.Options().base_url
-        try:
-            parts = urlsplit(base_url)
-            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # a port that is none, brackets that are no address
-            is_url = False
-        if not is_url:
-            raise SettingsError("OPENAI_BASE_URL: must be an http or https URL, such as http://127.0.0.1:8080/v1")
-        return endpoint.Options(
-            base_url=base_url,
-            api_key=self.api_key,
-            use_user_token=self.use_user_token,
-            backoff_seconds=self.upstream_backoff_ms / 1000,
-            idle_seconds=self.model_silence_ms / 1000,
-        )
 
     def _servers(self, environment: tuple[ServerSpec, ...]) -> ServerOptions:
         connect = self.connect_ms / 1000
         return ServerOptions(
             environment=environment,
-            policy=Policy(allow_insecure_urls=self.mcp_allow_insecure_urls, max_headers=self.max_server_headers),
-            egress=EgressLimits(reply_bytes=self.max_reply_bytes, event_bytes=self.max_event_bytes),
+            policy=self._policy(),
+            egress=self._egress(),
             connection=ConnectionLimits(
                 connect_seconds=connect,
                 list_seconds=connect,
@@ -299,6 +227,37 @@ class Settings(BaseSettings):
             exa_api_key=Secret(self.exa_api_key.get_secret_value()) if self.exa_api_key else None,
         )
 
+    def _policy(self) -> Policy:
+        hosts = parsed("TOOLFERRY_USER_SERVER_HOSTS", self.user_server_hosts, grants.hosts_from_text)
+        if self.user_servers == "listed" and not hosts:
+            raise SettingsError("TOOLFERRY_USER_SERVER_HOSTS: is needed where TOOLFERRY_USER_SERVERS is listed")
+        return Policy(
+            allow_insecure_urls=self.mcp_allow_insecure_urls,
+            max_headers=self.max_server_headers,
+            user_servers=self.user_servers,
+            user_hosts=hosts,
+            user_nets=parsed("TOOLFERRY_USER_SERVER_NETS", self.user_server_nets, grants.granted_nets_from_text),
+            user_ports=parsed("TOOLFERRY_USER_SERVER_PORTS", self.user_server_ports, grants.ports_from_text),
+            deny_hosts=parsed("TOOLFERRY_DENY_HOSTS", self.deny_hosts, grants.hosts_from_text),
+            deny_nets=parsed("TOOLFERRY_DENY_NETS", self.deny_nets, grants.nets_from_text),
+        )
+
+    def _egress(self) -> EgressLimits:
+        if self.ca_file is not None:
+            parsed("TOOLFERRY_CA_FILE", self.ca_file, ssl_context)
+        return EgressLimits(
+            reply_bytes=self.max_reply_bytes,
+            event_bytes=self.max_event_bytes,
+            dns_threads=self.dns_threads,
+            dns_seconds=self.dns_timeout_ms / 1000,
+            proxy=self._proxy(),
+            ca_file=self.ca_file,
+        )
+
+    def _proxy(self) -> EgressProxy | None:
+        text = self.egress_proxy
+        return None if text is None else parsed("TOOLFERRY_EGRESS_PROXY", text, grants.proxy_from_text)
+
     def _request(self) -> RequestLimits:
         return RequestLimits(
             body_bytes=self.max_body_bytes,
@@ -309,11 +268,6 @@ class Settings(BaseSettings):
             runs_per_key=self.max_runs_per_key,
             runs_per_user=self.max_runs_per_user,
         )
-
-    @property
-    def has_upstream(self) -> bool:
-        """Whether the operator named a model endpoint or a key for the default one."""
-        return self.api_key is not None or self.openai_base_url is not None
 
 
 class _UnreadSettings(Settings):
@@ -345,27 +299,12 @@ class Rooms:
     journal: memory.Options
     heartbeat_seconds: float
     warnings: tuple[str, ...]
-    """What was left out of the settings and why; for the log."""
-
-
-def _parsed(name: str, text: str | None, parse: Callable[[str], tuple[_Parsed, ...]]) -> tuple[_Parsed, ...]:
-    try:
-        return parse(text or "")
-    except ValueError as error:
-        raise SettingsError(f"{name}: {error}") from None
+    """What was left out of the settings and why, and what is less safe than it could be; for the log."""
 
 
 def setting_names() -> frozenset[str]:
     """List the name of every setting as it stands in the environment."""
     return frozenset(str(field.alias) for field in Settings.model_fields.values())
-
-
-def _refuse_unknown(names: Iterable[str]) -> None:
-    known = setting_names()
-    unknown = {name for name in names if name.startswith("TOOLFERRY_") and name not in known}
-    unknown = {name for name in unknown if not _INJECTED.match(name)}
-    if unknown:
-        raise SettingsError(f"{', '.join(sorted(unknown))}: no such setting; .env.example lists all")
 
 
 def _make(cls: type[_Some], chosen: Mapping[str, Any]) -> _Some:

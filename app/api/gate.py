@@ -21,7 +21,7 @@ from app.api.answers import JsonAnswer
 from app.api.keys import ApiKey, find_key
 from app.api.problems import problem
 from app.domain.principal import NOBODY, Principal
-from app.toolbox.headers import HOP
+from app.domain.spec import HOP_HEADER
 
 PROBES = frozenset({"/healthz", "/readyz"})
 EVENTS_PATH = "/v1/runs/{run_id}/events"
@@ -79,7 +79,7 @@ class Gate:
             return problem(
                 403, "forbidden", "Pages of that Origin may not call this service; see TOOLFERRY_CORS_ORIGINS."
             )
-        if HOP in headers:
+        if HOP_HEADER in headers:
             return problem(508, "forbidden", "An MCP server's address leads to this service itself.")
         return None
 

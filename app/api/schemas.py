@@ -133,9 +133,11 @@ class ServerEntry(_Strict):
 
     name: Annotated[str, AfterValidator(_check_filled)] = Field(max_length=128)
     url: Annotated[str, AfterValidator(_check_url)] = Field(
-        max_length=2048, description="Public https, unless allowed."
+        max_length=2048, description="Public https, unless allowed.", repr=False
     )
-    headers: dict[str, str] = Field(default_factory=dict[str, str], max_length=256, description="For this server only.")
+    headers: dict[str, str] = Field(
+        default_factory=dict[str, str], max_length=256, description="For this server only.", repr=False
+    )
     allowed_tools: list[str] | None = Field(
         default=None, max_length=_MOST_PATTERNS, description="Original names; * and ? match."
     )
@@ -264,9 +266,11 @@ class InputRequest(_Strict):
     """What a person answers: to a server's question, or whether a call may be made."""
 
     action: Literal["accept", "decline", "cancel"] = Field(description="cancel: neither yes nor no.")
-    content: dict[str, Any] | None = Field(default=None, description="Elicitation: the form as it was filled in.")
+    content: dict[str, Any] | None = Field(
+        default=None, description="Elicitation: the form as it was filled in.", repr=False
+    )
     arguments: dict[str, Any] | None = Field(
-        default=None, description="Approval: what the call is made with instead; the model is told."
+        default=None, description="Approval: what the call is made with instead; the model is told.", repr=False
     )
     remember: Literal["call", "run"] = Field(
         default="call", description="Approval: for this call, or for this tool as long as the run lasts."

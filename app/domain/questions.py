@@ -3,7 +3,7 @@
 A question is open from its `request` event to its `resolved` event, of which there is exactly one each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from app.domain.events import Event, InputAction, Settler
@@ -15,9 +15,9 @@ class InputAnswer:
     """The body of an input, or what stands for one where nobody answered."""
 
     action: InputAction
-    content: JsonObject | None = None
+    content: JsonObject | None = field(default=None, repr=False)
     """What was filled in, for an elicitation."""
-    arguments: JsonObject | None = None
+    arguments: JsonObject | None = field(default=None, repr=False)
     """What the call is made with instead, for an approval."""
     remember: Literal["call", "run"] = "call"
     """Whether the answer holds for this call, or for the tool as long as the run lasts. Approvals only."""

@@ -9,6 +9,9 @@ from app.domain.messages import Message
 from app.domain.principal import NOBODY, Principal
 from app.domain.secrets import Secret
 
+HOP_HEADER = "Toolferry-Hop"
+"""Goes with every request to an MCP server. One that comes in with it has gone round in a circle."""
+
 Trust: TypeAlias = Literal["operator", "user"]
 """Who put a server there. Decided once when a `ServerSpec` is made; never derived from a name or an address."""
 

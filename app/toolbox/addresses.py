@@ -1,18 +1,31 @@
 """Reads addresses: a URL as text, and how far away an IP address is. Knows nothing of who asks or what is allowed.
 
 A URL is judged on its raw characters, before any parser sees it: one canonical spelling, everything else is refused and
-not repaired . The address table is our own: `ipaddress.is_global` takes several
-metadata, multicast and translated addresses for public ones.
+not repaired. The address table is our own: `ipaddress.is_global` takes several metadata, multicast and translated
+addresses for public ones.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeAlias
 
 RefusalCode: TypeAlias = Literal[
-    "bad_url", "scheme_refused", "host_refused", "port_refused", "address_refused", "no_address", "headers_refused"
+    "bad_url",
+    "scheme_refused",
+    "host_refused",
+    "port_refused",
+    "address_refused",
+    "headers_refused",
+    "servers_off",
+    "no_address",
+    "dns_busy",
+    "unreachable",
 ]
+"""The last three come of looking up and dialling, the others of what is written."""
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 Reach: TypeAlias = Literal["public", "loopback", "private", "internal", "never"]
 """`private` is RFC 1918; `internal` the rest that only an operator may reach (carrier-grade NAT, unique local);
@@ -155,19 +168,48 @@ _NAT64 = int(IPv6Address("64:ff9b::")) >> 32
 
 def reach_from_address(address: str) -> Reach:
     """Tell how far away an IP address is; text that is no plain address, or has a zone, is `never`."""
+    parsed = _plain_address(address)
+    if parsed is None:
+        return "never"
+    # IPv6-only clusters reach all of IPv4 through NAT64; the address inside is the destination.
+    parsed = _translated(parsed) or parsed
+    if isinstance(parsed, IPv4Address):
+        return _look_up(int(parsed), _IPV4) or "public"
+    return _look_up(int(parsed), _IPV6) or "never"
+
+
+def is_within(address: str, networks: Iterable[Network]) -> bool:
+    """Tell whether an IP address, or the IPv4 one that it stands for, is in one of the networks."""
+    parsed = _plain_address(address)
+    if parsed is None:
+        return False
+    forms = (parsed, _translated(parsed) or parsed)
+    return any(form in network for network in networks for form in forms if form.version == network.version)
+
+
+def is_never_reached(network: Network) -> bool:
+    """Tell whether no address of a network is a destination for anyone."""
+    first, last = int(network.network_address), int(network.broadcast_address)
+    table = _IPV4 if isinstance(network, IPv4Network) else _IPV6
+    for base, mask, reach in table:
+        if reach == "never" and first & mask == base == last & mask:
+            return True
+        if reach != "never" and (first & mask == base or base & int(network.netmask) == first):
+            return False
+    return isinstance(network, IPv6Network)
+
+
+def _plain_address(address: str) -> IPv4Address | IPv6Address | None:
     try:
         parsed = ip_address(address)
     except ValueError:
-        return "never"
-    number = int(parsed)
-    if isinstance(parsed, IPv4Address):
-        return _look_up(number, _IPV4) or "public"
-    if parsed.scope_id is not None:
-        return "never"
-    if number >> 32 == _NAT64:
-        # IPv6-only clusters reach all of IPv4 through these; the address inside is the destination.
-        return _look_up(number & 0xFFFFFFFF, _IPV4) or "public"
-    return _look_up(number, _IPV6) or "never"
+        return None
+    return None if isinstance(parsed, IPv6Address) and parsed.scope_id is not None else parsed
+
+
+def _translated(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+    is_nat64 = isinstance(address, IPv6Address) and int(address) >> 32 == _NAT64
+    return IPv4Address(int(address) & 0xFFFFFFFF) if is_nat64 else None
 
 
 def _look_up(number: int, table: tuple[tuple[int, int, Reach], ...]) -> Reach | None:

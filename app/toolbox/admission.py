@@ -1,29 +1,43 @@
 """May we connect there? Decided from text, policy and DNS answers that the caller looked up; does no I/O itself.
 
 `judge_server` comes first and needs no look-up: what it refuses is a `rejected` server. Where it asks for addresses,
-the caller resolves `lookup_name` and gives all answers to `judge_answers`, which says what may be dialled. Whether just
-that is dialled is the caller's part; a name may lead elsewhere by the time it is looked up again.
-Who put the server there decides, never its name or address.
+who dials resolves `lookup_name` and gives all answers to `judge_answers`, which says what may be dialled; nothing else
+is. Who put the server there decides, never its name or address.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from app.domain.spec import ServerSpec, Trust
-from app.toolbox.addresses import Refused, UrlParts, reach_from_address, split_url
+from app.toolbox.addresses import Network, Refused, UrlParts, is_within, reach_from_address, split_url
 from app.toolbox.headers import fault_of_headers
+
+UserServers: TypeAlias = Literal["off", "listed", "public"]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator allows beyond the defaults."""
+    """What the operator allows beyond the defaults, and what not."""
 
     allow_insecure_urls: bool = False
     """`MCP_ALLOW_INSECURE_URLS`: servers from requests may be `localhost`, loopback and RFC 1918, over http too."""
     max_headers: int = 32
     """`TOOLFERRY_MAX_SERVER_HEADERS`."""
+    user_servers: UserServers = "public"
+    """`TOOLFERRY_USER_SERVERS`: what servers requests may bring; `listed` lets none in where there are no hosts."""
+    user_hosts: tuple[str, ...] = ()
+    """`TOOLFERRY_USER_SERVER_HOSTS`: names in lower case, `.name` for all below it. Where there are some, a request may
+    bring no other; that grants nothing which is refused otherwise."""
+    user_nets: tuple[Network, ...] = ()
+    """`TOOLFERRY_USER_SERVER_NETS`: what requests may reach besides public addresses, over http too and on any port."""
+    user_ports: tuple[tuple[int, int], ...] = ((443, 443), (1024, 65535))
+    """`TOOLFERRY_USER_SERVER_PORTS`: of public addresses; from and to, both included."""
+    deny_nets: tuple[Network, ...] = ()
+    """`TOOLFERRY_DENY_NETS`: for nobody, whatever else allows them."""
+    deny_hosts: tuple[str, ...] = ()
+    """`TOOLFERRY_DENY_HOSTS`: for nobody; written as `user_hosts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,9 @@ def judge_server(server: ServerSpec, policy: Policy) -> Admitted | Refused:
     parts = split_url(server.url)
     if isinstance(parts, Refused):
         return parts
+    refusal = _refusal_of_host(parts.host, server.trust, policy)
+    if refusal is not None:
+        return refusal
     fault = fault_of_headers(server.headers, policy.max_headers)
     if fault is not None:
         return Refused("headers_refused", fault)
@@ -84,19 +101,44 @@ def judge_answers(admitted: Admitted, addresses: Sequence[str], policy: Policy) 
     return tuple(dict.fromkeys(str(ip_address(address)) for address in addresses))
 
 
+def may_be_ourselves(admitted: Admitted, address: str, policy: Policy) -> bool:
+    """Tell whether a vetted address may turn out to be one of this machine.
+
+    A public or a granted one may not: at our own address there may be what trusts this machine.
+    """
+    return admitted.trust == "operator" or policy.allow_insecure_urls or reach_from_address(address) == "loopback"
+
+
+def _refusal_of_host(host: str, trust: Trust, policy: Policy) -> Refused | None:
+    if _is_among(host, policy.deny_hosts):
+        return Refused("host_refused", "Servers of this name are not connected to.")
+    if trust == "operator":
+        return None
+    if policy.user_servers == "off":
+        return Refused("servers_off", "Only servers that the operator has set up can be used.")
+    if (policy.user_hosts or policy.user_servers == "listed") and not _is_among(host, policy.user_hosts):
+        return Refused("host_refused", "The server is not among those that the operator allows.")
+    return None
+
+
+def _is_among(host: str, names: Sequence[str]) -> bool:
+    return any(host.endswith(name) if name.startswith(".") else host == name for name in names)
+
+
 def _refusal_of_address(admitted: Admitted, address: str, policy: Policy) -> Refused | None:
     reach = reach_from_address(address)
+    if reach == "never" or is_within(address, policy.deny_nets):
+        return Refused("address_refused", "The server's address is one that is never connected to.")
     if admitted.trust == "operator":
-        if reach == "never":
-            return Refused("address_refused", "The server's address is one that is never connected to.")
         if reach == "public" and admitted.scheme == "http" and not admitted.plain_http_public:
             return Refused("scheme_refused", "Plain http goes only to addresses that are not public; use https.")
         return None
-    if policy.allow_insecure_urls and reach in {"loopback", "private"}:
+    is_local = policy.allow_insecure_urls and reach in {"loopback", "private"}
+    if is_local or is_within(address, policy.user_nets):
         return None
     if reach != "public":
         return Refused("address_refused", "The server's address is not a public one.")
-    return _refusal_of_public(admitted.scheme, admitted.port)
+    return _refusal_of_public(admitted.scheme, admitted.port, policy)
 
 
 def _refusal_of_name(parts: UrlParts, policy: Policy) -> Refused | None:
@@ -104,16 +146,16 @@ def _refusal_of_name(parts: UrlParts, policy: Policy) -> Refused | None:
         return None
     if "." not in parts.host or f".{parts.host}".endswith(_LOCAL_SUFFIXES):
         return Refused("host_refused", "The server's name is not one of the public internet.")
-    if policy.allow_insecure_urls:
+    if policy.allow_insecure_urls or policy.user_nets:
         # The name may lead to a private address, where http and any port are fine: its answers decide.
         return None
-    return _refusal_of_public(parts.scheme, parts.port)
+    return _refusal_of_public(parts.scheme, parts.port, policy)
 
 
-def _refusal_of_public(scheme: str, port: int) -> Refused | None:
+def _refusal_of_public(scheme: str, port: int, policy: Policy) -> Refused | None:
     if scheme != "https":
         return Refused("scheme_refused", "Only https addresses are allowed.")
-    if (port < 1024 and port != 443) or port in _OTHER_PROTOCOLS:
+    if port in _OTHER_PROTOCOLS or not any(first <= port <= last for first, last in policy.user_ports):
         return Refused("port_refused", "The port is not one that MCP servers may use.")
     return None
 
@@ -130,6 +172,12 @@ _LOCAL_SUFFIXES = tuple(
 )
 
 _OTHER_PROTOCOLS = frozenset(
-    (1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080)
+    (
+        *(1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104),
+        *(109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515),
+        *(526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636, 989, 990, 993, 995),
+        *(1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566),
+        *(6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080),
+    )
 )
-"""Ports from 1024 up that browsers refuse to speak HTTP to (the Fetch standard's list)."""
+"""Ports that browsers refuse to speak HTTP to (the Fetch standard's list), whatever ports are allowed."""

@@ -4,10 +4,29 @@ from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import httpx2
 
 from app.toolbox.faults import TOO_LARGE, Exchange
 from app.toolbox.frames import Frames
+
+_LEAST_PIECE_BYTES = 256
+"""So many bytes count as a piece, however short it is: each costs as much as a long one, and may be a single byte."""
+_MOST_CONTAINERS = 262_144
+"""Objects and arrays in a reply. Each takes some 30 times the memory of its two brackets, more than once."""
+_TURN_SECONDS = 0.005
+
+
+class _Turns:
+    """Lets others have their turn: what has come already is read without ever waiting."""
+
+    def __init__(self) -> None:
+        self._since = anyio.current_time()
+
+    async def share(self) -> None:
+        if anyio.current_time() - self._since > _TURN_SECONDS:
+            await anyio.lowlevel.checkpoint()
+            self._since = anyio.current_time()
 
 
 class WatchedBody(httpx2.AsyncByteStream):
@@ -29,10 +48,11 @@ class WatchedBody(httpx2.AsyncByteStream):
         self._ended = ended
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        size, turns = 0, _Turns()
         try:
             async for chunk in self._stream:
-                size += len(chunk)
+                await turns.share()
+                size += max(len(chunk), _LEAST_PIECE_BYTES)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(TOO_LARGE.reason)
                 if self._exchange is not None and anyio.current_time() > self._exchange.ends_at:
@@ -55,13 +75,15 @@ class WatchedBody(httpx2.AsyncByteStream):
 
 
 async def read_capped(response: httpx2.Response, limit: int) -> bytes | None:
-    """Read a body; None where it is larger than the limit."""
-    body = bytearray()
+    """Read a body; None where it is larger than the limit, or would be once it is decoded."""
+    body, size, turns = bytearray(), 0, _Turns()
     try:
         async for chunk in response.aiter_raw():
+            await turns.share()
             body += chunk
-            if len(body) > limit:
+            size += max(len(chunk), _LEAST_PIECE_BYTES)
+            if size > limit:
                 return None
     finally:
         await response.aclose()
-    return bytes(body)
+    return bytes(body) if body.count(b"{") + body.count(b"[") <= _MOST_CONTAINERS else None

@@ -118,6 +118,7 @@ class _Reader:
         annotations: Json = entry.get("annotations")
         claims: JsonObject = annotations if is_object(annotations) else {}
         output = _output_schema(entry, self._schema_bytes)
+        written = json.dumps(schema, ensure_ascii=False)
         texts: tuple[Json, ...] = (entry.get("description"), entry.get("title"), claims.get("title"))
         return ListedTool(
             name,
@@ -126,7 +127,7 @@ class _Reader:
             description=_description(name, texts),
             parameters=repair_schema(schema),
             written=schema,
-            hidden=sum(hidden_in(text) for text in (entry["name"], *texts) if isinstance(text, str)),
+            hidden=sum(hidden_in(text) for text in (entry["name"], *texts, written) if isinstance(text, str)),
             hints={key: claims[key] for key in _HINTS if isinstance(claims.get(key), bool)},
             output=None if output is None else SchemaCheck(output),
             is_checked_quickly=output is None or (is_small(output) and "$ref" not in json.dumps(output)),

@@ -8,13 +8,14 @@ texts inside of characters, begin with a byte order mark, and answer what nobody
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from app.domain.jsontypes import Json, JsonObject, is_object
 from app.domain.wire import json_from_value
+from app.toolbox.echoes import without
 
 _MARK = b"\xef\xbb\xbf"
 _HALF = re.compile(
@@ -28,8 +29,8 @@ _HEARD = _FREE | {"notifications/tools/list_changed"}
 _SHORTEST_RETRY_MS, _LONGEST_RETRY_MS, _LONGEST_PLAUSIBLE_MS = 100, 30_000, 3_600_000
 _NULL = msgspec.Raw(b"null")
 _LONGEST_ID = 512
-
-
+_MOST_EVENTS = 65_536
+"""In a stream that answers a request. An event costs the same whether anything of it is heard or not."""
 _MESSAGE_BYTES = 4096
 """So many bytes count as a message, however few messages they are."""
 
@@ -106,11 +107,13 @@ class Frames:
         request_id: Json = None,
         is_asked: bool = True,
         has_endpoint: bool = False,
+        credentials: Sequence[bytes] = (),
     ) -> None:
         """Take events of at most `limit` bytes; a longer one is to end the stream.
 
         `request_id` is that of the request which the stream answers; answers to others are left out then. What is not
         asked for is bounded in number. `has_endpoint`: the stream begins with where to post to, as the old transport's.
+        `credentials` are ours, and taken out.
         """
         self.is_flood = False
         """There was more than a server may say that nobody asked."""
@@ -120,11 +123,13 @@ class Frames:
         self._request_id = None if request_id is None else str(request_id)
         self._is_asked_for = is_asked
         self._has_endpoint = has_endpoint
+        self._credentials = credentials
         self._line = bytearray()
         self._is_first = True
         self._is_after_cr = False
         self._event: list[bytes] = []
         self._size = 0
+        self._events_left = _MOST_EVENTS
 
     def take(self, chunk: bytes) -> bytes:
         """Return what the SDK may read of the stream so far and has not been given yet."""
@@ -143,10 +148,17 @@ class Frames:
             if line:
                 self._add(line)
             elif self._event:
-                if not self._is_asked_for and not self._budgets.unasked.takes(1):
-                    self.is_flood = True
+                if not self._may_take_event():
                     return
                 yield self._written()
+
+    def _may_take_event(self) -> bool:
+        if self._is_asked_for:
+            self._events_left -= 1
+            self.is_too_large |= self._events_left < 0
+        elif not self._budgets.unasked.takes(1):
+            self.is_flood = True
+        return not (self.is_too_large or self.is_flood)
 
     def _lines(self, chunk: bytes) -> Iterator[bytes]:
         """Split at CR, LF and CRLF. A CR ends its line at once: what follows it may be long in coming."""
@@ -159,6 +171,9 @@ class Frames:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *ends, rest = chunk.split(b"\n")
         for end in ends:
+            if not (end or self._line or self._event):  # blank lines between events, of which there may be millions
+                self._is_first = False
+                continue
             line = bytes(self._line + end)
             self._line.clear()
             yield line.removeprefix(_MARK) if self._is_first else line
@@ -190,7 +205,11 @@ class Frames:
         if event == b"endpoint" and self._has_endpoint and len(data) == 1:
             self._has_endpoint = False
             return b"event: endpoint\ndata: %b\n\n" % data[0]
-        message = self._readable(clean_json(b"\n".join(data))) if event in (b"", b"message") else None
+        message = (
+            self._readable(without(clean_json(b"\n".join(data)), self._credentials))
+            if event in (b"", b"message")
+            else None
+        )
         if message is not None:
             return head + b"event: message\ndata: " + message.replace(b"\n", b"\ndata: ") + b"\n\n"
         return b"" if is_last or not head else head + b"\n"

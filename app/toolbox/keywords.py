@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.domain.jsontypes import Json, JsonObject, is_array, is_object
+from app.toolbox.cleaning import clean_text
 
 _OLD = frozenset({"items", "additionalItems", "dependencies", "exclusiveMinimum", "exclusiveMaximum", "nullable"})
 """Keywords that mean something else in other versions of JSON Schema, or are gone from it."""
@@ -159,6 +160,10 @@ def _text(value: Json) -> Json:
     return value if isinstance(value, str) else GONE
 
 
+def _words_of_people(value: Json) -> Json:
+    return clean_text(value) if isinstance(value, str) else GONE
+
+
 def _switch(value: Json) -> Json:
     value = BOOLEANS.get(value.lower()) if isinstance(value, str) else value
     return value if isinstance(value, bool) else GONE
@@ -199,7 +204,8 @@ FIXES: dict[str, Callable[[Json], Json]] = {
     **dict.fromkeys((*_OF_DOCUMENTS, "$dynamicRef", "$recursiveRef"), lambda _: GONE),
     "id": lambda value: GONE if isinstance(value, str) else value,
     "default": lambda value: GONE if value is None else value,
-    **dict.fromkeys(("title", "description", "format", "pattern", "$ref"), _text),
+    **dict.fromkeys(("title", "description"), _words_of_people),
+    **dict.fromkeys(("format", "pattern", "$ref"), _text),
     **dict.fromkeys(("contentEncoding", "contentMediaType"), _text),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _switch),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"), _count),

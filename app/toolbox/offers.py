@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cachetools import LRUCache
+
 from app.domain.events import ServerReport, ServerState
 from app.domain.jsontypes import JsonObject
 from app.domain.secrets import Secret
@@ -10,12 +12,17 @@ from app.domain.spec import ServerSpec
 from app.toolbox.addresses import Refused
 from app.toolbox.admission import Policy, judge_server
 from app.toolbox.entries import ListedTool
+from app.toolbox.failures import FailureBudget
 from app.toolbox.listing import Listing, Listings
 from app.toolbox.overlays import overlay
+from app.toolbox.pool import key_of
 from app.toolbox.selection import tool_allowed
 from app.toolbox.trouble import Trouble
+from app.toolbox.wire import UNREACHABLE
 
 _UNREACHABLE = "server_unreachable"
+_TOO_MANY = "Too many servers could not be reached lately; a new one is tried again in a minute."
+_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,9 @@ class Offers:
         self._policy = policy
         self._forward_user_token = forward_user_token
         self._exa_api_key = exa_api_key
+        self._failures = FailureBudget()
+        self._proven: LRUCache[bytes, None] = LRUCache(_REMEMBERED)
+        """Servers of requests that were there when they were last asked."""
 
     async def of(
         self, server: ServerSpec, user_token: Secret | None = None, *, elicits: bool = False, afresh: bool = False
@@ -76,6 +86,25 @@ class Offers:
             forward_user_token=self._forward_user_token,
             exa_api_key=self._exa_api_key,
         )
+        if server.trust == "operator":
+            return await self._asked(server, elicits=elicits, afresh=afresh)
+        key = key_of(server)
+        if key in self._proven:
+            offer = await self._asked(server, elicits=elicits, afresh=afresh)
+        else:
+            async with self._failures.attempt(server.principal) as attempt:
+                if attempt is None:
+                    return Offer(server, "unavailable", code=_UNREACHABLE, message=_TOO_MANY)
+                offer = await self._asked(server, elicits=elicits, afresh=afresh)
+                if offer.state != "unavailable":
+                    attempt.succeed()
+        if offer.state == "unavailable":
+            self._proven.pop(key, None)
+        else:
+            self._proven[key] = None
+        return offer
+
+    async def _asked(self, server: ServerSpec, *, elicits: bool, afresh: bool) -> Offer:
         try:
             listing = await (self._listings.afresh if afresh else self._listings.of)(server, elicits=elicits)
         except Trouble as trouble:
@@ -99,5 +128,5 @@ def _offer_of_trouble(server: ServerSpec, trouble: Trouble) -> Offer:
     """Say why there is nothing. For a user's server, all that a look-up or connection tells is one sentence."""
     if trouble.wants_auth:
         return Offer(server, "authRequired", message=trouble.reason, challenge=trouble.challenge or None)
-    message = trouble.reason if server.trust == "operator" else "The server cannot be reached."
+    message = trouble.reason if server.trust == "operator" else UNREACHABLE.reason
     return Offer(server, "unavailable", code=_UNREACHABLE, message=message)

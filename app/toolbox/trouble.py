@@ -20,6 +20,7 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR
 
 from app.domain.jsontypes import Json
+from app.domain.secrets import words_from_secret
 from app.domain.spec import ServerSpec
 from app.toolbox.cleaning import clean_text
 from app.toolbox.faults import Exchange, Fault
@@ -67,6 +68,7 @@ def masked(text: str, server: ServerSpec) -> str:
 
 def _secrets(server: ServerSpec) -> Iterator[str]:
     for value in server.headers.values():
+        yield from words_from_secret(value)
         for word in re.split(r"[\s;,]+", value.reveal()):
             yield from (part for part in (word, word.partition("=")[2]) if _may_be_secret(part))
     for pair in re.split("[&;]", urlsplit(server.url).query):

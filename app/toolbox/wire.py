@@ -12,10 +12,8 @@ of its own, and the writer goes on at once.
 
 import json
 import logging
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import anyio
 import anyio.abc
@@ -23,6 +21,8 @@ import httpx2
 
 from app.domain.jsontypes import Json
 from app.toolbox.bodies import WatchedBody, read_capped
+from app.toolbox.dialling import Door, NotDialled
+from app.toolbox.echoes import without
 from app.toolbox.faults import (
     ENCODED,
     TOO_LARGE,
@@ -45,6 +45,7 @@ from app.toolbox.faults import (
     under_way,
 )
 from app.toolbox.frames import Budget, Budgets, Frames, clean_json
+from app.toolbox.grants import EgressProxy
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ _UNASKED_BURST, _UNASKED_A_SECOND = 10_000, 200
 """Messages that a server may send on the connection's own stream: progress too, and also when no run uses it."""
 _QUESTIONS_BURST, _QUESTIONS_A_SECOND = 200, 5
 """Requests of a server, and changes of its tools, that are heard."""
+_REQUESTS_BURST, _REQUESTS_A_SECOND = 20, 1
+"""Requests that no call asked for: streams that are opened, or taken up once more, and what the SDK asks by itself."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8
 """So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
@@ -66,7 +69,7 @@ _FIRST_PAUSE_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """What one connection may take."""
+    """What one connection may take, and the way it goes."""
 
     reply_bytes: int = 4_194_304
     """A JSON reply, a redirect's or an error's body."""
@@ -74,16 +77,15 @@ class EgressLimits:
     """The whole event stream that answers one request."""
     event_bytes: int = 1_048_576
     connect_seconds: float = 2.5
-    """TCP, then TLS. Shorter than the probe of a server's era may take: a TLS handshake that is cancelled, instead of
-    timed out, leaves its socket open until it is collected."""
+    """TCP, then TLS. Shorter than the probe of a server's era may take, so that it says what was in its way."""
     dns_seconds: float = 5.0
+    """`TOOLFERRY_DNS_TIMEOUT_MS`."""
     dns_threads: int = 16
-
-
-@lru_cache(maxsize=1)
-def _ssl_context() -> ssl.SSLContext:
-    """Build the TLS context once a process: it takes 23 to 34 ms of CPU."""
-    return httpx2.create_ssl_context(trust_env=False)
+    """`TOOLFERRY_DNS_THREADS`: of all connections together."""
+    proxy: EgressProxy | None = None
+    """`TOOLFERRY_EGRESS_PROXY`: names are judged here all the same, but the proxy looks them up again."""
+    ca_file: str | None = None
+    """`TOOLFERRY_CA_FILE`: trust anchors beside the system's, for the operator's servers."""
 
 
 class Wire(httpx2.AsyncBaseTransport):
@@ -101,12 +103,17 @@ class Wire(httpx2.AsyncBaseTransport):
         `chores` runs what the SDK's writer must not wait for. `on_stream_end` is for the SSE transport, where answers
         come on one event stream beside the POSTs: it is called when that stream has ended.
         """
+        self.door: Door | None = None
+        """What is sent goes through it. Set by `Egress.client`; until then nothing is sent."""
         self.session_id: str | None = None
+        self.credentials: tuple[bytes, ...] = ()
+        """What goes to the server and is not to come back. Set by `Egress.client`."""
         self._session_gone = False
         self._budgets = Budgets(
             Budget(_UNASKED_BURST, _UNASKED_A_SECOND, anyio.current_time),
             Budget(_QUESTIONS_BURST, _QUESTIONS_A_SECOND, anyio.current_time),
         )
+        self._requests = Budget(_REQUESTS_BURST, _REQUESTS_A_SECOND, anyio.current_time)
         self._short_streams = 0
         """How often the connection's own event stream ended soon after it was opened."""
         self._undelivered: set[anyio.Event] = set()
@@ -115,15 +122,11 @@ class Wire(httpx2.AsyncBaseTransport):
         self._limits = limits
         self._chores = chores
         self._on_stream_end = on_stream_end
-        self._http = httpx2.AsyncHTTPTransport(
-            verify=_ssl_context(),
-            trust_env=False,
-            limits=httpx2.Limits(max_connections=256, max_keepalive_connections=8, keepalive_expiry=60),
-        )
 
     async def aclose(self) -> None:
         """Close all sockets."""
-        await self._http.aclose()
+        if self.door is not None:
+            await self.door.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a message; for a POST, failures come back as responses.
@@ -166,7 +169,7 @@ class Wire(httpx2.AsyncBaseTransport):
                 await response.aclose()
                 response = httpx2.Response(max(fault.status or 0, 400))
         except httpx2.HTTPError as error:
-            fault = fault_of_error(error)
+            fault = self._fault_of_error(error)
             raise
         finally:
             if self._on_stream_end is not None:
@@ -192,15 +195,22 @@ class Wire(httpx2.AsyncBaseTransport):
             request_id=request_id,
             is_asked=exchange.is_asked,
             has_endpoint=self._on_stream_end is not None,
+            credentials=self.credentials,
         )
 
     async def _may_open(self, request: httpx2.Request, exchange: Exchange) -> bool:
         """Tell whether to open an event stream; the connection's own, where it keeps ending, ever more slowly."""
+        await self._turn()
         if exchange.is_asked:
             return exchange.may_be_taken_up(request.headers.get("last-event-id", ""))
         if self._short_streams:
             await anyio.sleep(_FIRST_PAUSE_SECONDS * 2**self._short_streams)
         return self._short_streams <= _SHORT_STREAMS
+
+    async def _turn(self) -> None:
+        """Wait until one more request may be sent that no call asked for."""
+        while not self._requests.takes(1):  # noqa: ASYNC110  # what it waits for is time
+            await anyio.sleep(1 / _REQUESTS_A_SECOND)
 
     async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
         if self._session_gone:
@@ -235,19 +245,33 @@ class Wire(httpx2.AsyncBaseTransport):
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request, and follow what redirects within the origin."""
+        if self.door is None:
+            raise NotDialled("unreachable", "There is no way out.")
         for _ in range(_REDIRECTS):
-            response = await self._http.handle_async_request(request)
+            response = await self.door.handle_async_request(request)
             following = request_elsewhere(request, response)
-            if following is None:
+            if following is None or not self.door.leads_to(following.url):
                 return response
             await response.aclose()
             request = following
-        return await self._http.handle_async_request(request)
+        return await self.door.handle_async_request(request)
+
+    def _fault_of_error(self, error: Exception) -> Fault:
+        """Say what a transport error means. Who brought a server is not told what is there instead, if anything."""
+        fault = fault_of_error(error)
+        if isinstance(error, NotDialled):
+            fault = Fault("unreachable", error.refused.reason)
+        elif isinstance(error, httpx2.ProxyError):
+            fault = _NO_PROXY
+        is_users = self.door is None or self.door.is_users
+        return UNREACHABLE if is_users and fault.kind == "unreachable" else fault
 
     async def _post(self, request: httpx2.Request, exchange: Exchange, request_id: Json) -> httpx2.Response:
         timeouts: Mapping[str, float | None] = request.extensions["timeout"]
         request.extensions = {**request.extensions, "timeout": {**timeouts, "read": exchange.read_seconds}}
         await self._wait_for_introduction()
+        if not exchange.is_asked:
+            await self._turn()
         exchange.attempted, exchange.fault, exchange.status = True, None, None
         exchange.is_undispatched = exchange.is_said = False
         exchange.request_id = request_id
@@ -282,10 +306,12 @@ class Wire(httpx2.AsyncBaseTransport):
                 return response
             body = await read_capped(response, self._limits.reply_bytes)
         except TRANSPORT_ERRORS as error:
-            return self._failed(exchange, fault_of_error(error))
+            return self._failed(exchange, self._fault_of_error(error))
         if body is None:
             return self._failed(exchange, TOO_LARGE)
-        return self._judged(request, exchange, response, body=clean_json(body), request_id=request_id)
+        return self._judged(
+            request, exchange, response, body=without(clean_json(body), self.credentials), request_id=request_id
+        )
 
     def _judged(
         self, request: httpx2.Request, exchange: Exchange, response: httpx2.Response, *, body: bytes, request_id: Json
@@ -326,6 +352,8 @@ class Wire(httpx2.AsyncBaseTransport):
         return httpx2.Response(202)
 
 
+UNREACHABLE = Fault("unreachable", "The server cannot be reached.")
+_NO_PROXY = Fault("unreachable", "The proxy makes no connection to the server.")
 _SYNTHETIC = json.dumps(
     {"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "No MCP answer."}}, separators=(",", ":")
 ).encode()

@@ -103,7 +103,7 @@ class ChunkDecoder:
         self._after_cr = False
         self._started = False
         self._is_body = False
-        self._stray: Json = None  # an object that is no chunk; in the place of an answer it may say why there is none
+        self._stray: Json = None  # no chunk; in the place of an answer it may say why there is none
         self._done = False
         self._finish_reason: str | None = None
         self._heard_delta = False
@@ -252,8 +252,9 @@ class ChunkDecoder:
             self._done = True
             self._tell_usage(deltas)
         else:
+            is_whole = data.lstrip()[:1] == b"{" and data.rstrip()[-1:] == b"}"  # parts of one are not parsed in vain
             try:
-                chunk = _decode(data)
+                chunk = _decode(data) if is_whole else None
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 chunk = _chunk_from_bytes(data)
             if self._data and chunk is not None and chunk.choices is not None:
@@ -315,8 +316,7 @@ class ChunkDecoder:
             self._heard_delta = True
             self._take_delta(delta, deltas)
         elif choice.message is not None:
-            # After deltas a message repeats them all.
-            if not self._heard_delta:
+            if not self._heard_delta:  # after deltas a message repeats them all
                 self._take_delta(choice.message, deltas)
             self._heard_message = True
         else:

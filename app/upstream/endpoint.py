@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 import httpx2
 from openai import APIError, APIStatusError, AsyncOpenAI, Omit, omit
 
@@ -38,6 +39,11 @@ from app.upstream.faults import Complaint, Scrub, complaint_from_body, failure_f
 from app.upstream.waits import asked_wait
 
 _USAGE_SECONDS = 2.0  # how long token counts may come after the finish reason
+MAX_STREAM_BYTES = 64 * 1024 * 1024
+"""Of one answer, some 200,000 tokens as most endpoints write them: a model that is caught in a loop ends here."""
+_MOST_SKIPPED = 10_000
+_SLICE_BYTES = 4096
+"""So much of what came at once is decoded before others get their turn."""
 _END_SECONDS = 0.25  # how long the end may come after `[DONE]`; without it the connection cannot be used again
 _CLOSE_SECONDS = 1.0
 _NO_LIST = frozenset({404, 405})
@@ -199,19 +205,23 @@ class Stream(NamedTuple):
         await _close(self.stack, *readers)
 
     async def batches(self) -> AsyncGenerator[Sequence[Delta]]:
-        """Read to the end, one batch of deltas per read.
+        """Read to the end, one batch of deltas per read, or several where much came at once.
 
         Raises:
             RunError: The stream brought an error, broke off, or stayed silent.
         """
         decoder, data, lost = self.decoder, self.first, None
-        ends_at = float("inf")
+        ends_at, taken = float("inf"), 0
         while data is not None:
-            deltas = decoder.feed(data)
-            if deltas:
-                yield deltas
-            if decoder.fault is not None:
-                raise decoder.fault
+            for begin in range(0, len(data), _SLICE_BYTES):
+                if begin:
+                    await anyio.lowlevel.checkpoint()
+                deltas = decoder.feed(data[begin : begin + _SLICE_BYTES])
+                if deltas:
+                    yield deltas
+            taken += len(data)
+            if (fault := self._fault(taken)) is not None:
+                raise fault
             if decoder.is_finished:
                 ends_at = min(ends_at, anyio.current_time() + (_END_SECONDS if decoder.is_over else _USAGE_SECONDS))
             try:
@@ -223,6 +233,16 @@ class Stream(NamedTuple):
             yield deltas
         if decoder.fault is not None:
             raise lost or decoder.fault
+
+    def _fault(self, taken: int) -> RunError | None:
+        """Say why what follows the first `taken` bytes is not read."""
+        if self.decoder.fault is not None:
+            return self.decoder.fault
+        if self.decoder.skipped > _MOST_SKIPPED:
+            return UpstreamFailed("The model endpoint goes on sending what cannot be read as an answer.")
+        if taken > MAX_STREAM_BYTES:
+            return UpstreamFailed(f"The model's answer is longer than {MAX_STREAM_BYTES} bytes.")
+        return None
 
     async def _read(self, ends_at: float) -> bytes | None:
         if ends_at == float("inf"):

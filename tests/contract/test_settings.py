@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings, SettingsError, setting_names
+from app.setting_types import SettingsError
+from app.settings import Settings, setting_names
 
 ROOT = Path(__file__).parents[2]
 

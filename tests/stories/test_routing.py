@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.settings import Settings, SettingsError
+from app.setting_types import SettingsError
+from app.settings import Settings
 from tests.fakes.raw_mcp import open_raw_mcp, tool_entry
 from tests.fakes.service import Run, Service, open_service, operator_server
 from tests.fakes.upstream import (

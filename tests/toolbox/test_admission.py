@@ -13,20 +13,30 @@ from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox.addresses import RefusalCode, Refused, UrlParts, reach_from_address, split_url
 from app.toolbox.admission import Admitted, Policy, judge_answers, judge_server
+from app.toolbox.elicitation import Elicitation, elicitation_from_params
+from app.toolbox.grants import granted_nets_from_text, hosts_from_text, nets_from_text, ports_from_text
+from app.toolbox.selection import servers_from_json
 
 VECTORS: Any = json.loads((Path(__file__).parent / "vectors" / "ssrf-urls.json").read_text())
 
+GRANTED = Policy(user_nets=granted_nets_from_text(",".join(VECTORS["policies"]["user_granted"]["networks"])))
+LISTED = Policy(
+    user_servers="listed", user_hosts=hosts_from_text(",".join(VECTORS["policies"]["user_listed"]["hosts"]))
+)
 POLICIES: dict[str, tuple[Literal["operator", "user"], Policy]] = {
     "user": ("user", Policy()),
     "user_local": ("user", Policy(allow_insecure_urls=True)),
+    "user_granted": ("user", GRANTED),
+    "user_listed": ("user", LISTED),
     "operator": ("operator", Policy()),
 }
-"""The vectors' other policies (networks and hosts that an operator grants) come with the settings that grant them."""
 
 
 def rows() -> list[Any]:
-    known = [row for row in VECTORS["entries"] if row.get("policy", "user") in POLICIES]
-    return [row for row in known if isinstance(row["url"], str)]
+    return [row for row in VECTORS["entries"] if isinstance(row["url"], str)]
+
+
+PUBLIC = "192.175.48.6"
 
 
 def judge(row: Any) -> tuple[Admitted | Refused, list[tuple[str, ...] | Refused]]:
@@ -44,7 +54,18 @@ def server(url: str, trust: Literal["operator", "user"] = "user", **rest: Any) -
 
 def test_the_vectors_are_all_there() -> None:
     assert len(VECTORS["entries"]) == 546
-    assert len(rows()) == 546 - 21 - 5  # 21 of later policies; 5 that are no strings never become a ServerSpec
+    assert len(rows()) == 546 - 5
+    assert {row.get("policy", "user") for row in rows()} == set(POLICIES)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in VECTORS["entries"] if not isinstance(row["url"], str)], ids=lambda row: row["id"]
+)
+def test_url_that_is_no_string_becomes_no_server(row: Any) -> None:
+    assert row["allowed"] is False
+    found, warnings = servers_from_json(json.dumps([{"name": "Weather", "url": row["url"]}]))
+    assert found == ()
+    assert warnings
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row["id"])
@@ -202,6 +223,108 @@ def test_localhost_is_asked_without_the_dot_that_hosts_files_do_not_know() -> No
 def test_a_server_may_carry_32_headers(count: int, accepted: bool) -> None:
     entry = server("https://mcp.example.com/", headers={f"X-{number}": Secret("v") for number in range(count)})
     assert isinstance(judge_server(entry, Policy()), Admitted) == accepted
+
+
+USER, OPERATOR = "user", "operator"
+DENYING = Policy(
+    allow_insecure_urls=True,
+    user_nets=granted_nets_from_text("10.20.0.0/16,192.175.48.0/24"),
+    deny_nets=nets_from_text("10.20.9.0/24,192.175.48.6,2620:4f:8000::/48,127.0.0.0/8"),
+    deny_hosts=hosts_from_text("self.example.com,.corp.example.com,10.20.8.8"),
+)
+
+
+@pytest.mark.parametrize("trust", [USER, OPERATOR])
+@pytest.mark.parametrize(
+    ("url", "answers", "accepted"),
+    [
+        ("https://mcp.example.com/", ["10.20.1.1"], True),
+        ("https://mcp.example.com/", ["10.20.9.1"], False),
+        ("https://mcp.example.com/", ["10.20.1.1", "10.20.9.1"], False),
+        ("https://10.20.9.255/", [], False),
+        ("https://10.20.10.0/", [], True),
+        ("https://mcp.example.com/", ["192.175.48.6"], False),
+        ("https://mcp.example.com/", ["192.175.48.7"], True),
+        ("https://mcp.example.com/", ["64:ff9b::192.175.48.6"], False),
+        ("https://mcp.example.com/", ["64:ff9b::10.20.9.9"], False),
+        ("https://mcp.example.com/", ["64:ff9b::10.20.8.9"], True),
+        ("https://[2620:4f:8000::6]/", [], False),
+        ("http://127.0.0.1:3000/", [], False),
+        ("https://self.example.com/", ["10.20.1.1"], False),
+        ("https://SELF.example.com/", ["10.20.1.1"], False),
+        ("https://a.self.example.com/", ["10.20.1.1"], True),
+        ("https://corp.example.com/", ["10.20.1.1"], True),
+        ("https://a.b.corp.example.com/", ["10.20.1.1"], False),
+        ("https://10.20.8.8/", [], False),
+    ],
+)
+def test_what_is_denied_is_so_for_both_classes_whatever_else_allows_it(
+    trust: Literal["operator", "user"], url: str, answers: list[str], accepted: bool
+) -> None:
+    judged = judge_server(server(url, trust), DENYING)
+    if isinstance(judged, Admitted) and judged.addresses_needed:
+        judged = judge_answers(judged, answers, DENYING)
+    assert (not isinstance(judged, Refused)) == accepted
+
+
+@pytest.mark.parametrize(
+    ("policy", "url", "answers", "accepted"),
+    [
+        (Policy(user_servers="off"), "https://mcp.example.com/", [PUBLIC], False),
+        (Policy(user_servers="off", allow_insecure_urls=True), "http://localhost/", ["127.0.0.1"], False),
+        (Policy(user_servers="listed"), "https://mcp.example.com/", [PUBLIC], False),
+        (Policy(user_hosts=("mcp.example.com",)), "https://other.example.com/", [PUBLIC], False),
+        (Policy(user_hosts=("mcp.example.com",)), "https://mcp.example.com/", [PUBLIC], True),
+        (Policy(user_hosts=("mcp.example.com",)), "http://mcp.example.com/", [PUBLIC], False),
+        (Policy(user_hosts=("localhost",)), "https://localhost/", ["127.0.0.1"], False),
+        (Policy(user_hosts=("10.0.0.1",)), "https://10.0.0.1/", [], False),
+        (
+            Policy(user_hosts=(".example.com",), user_nets=GRANTED.user_nets),
+            "http://a.example.com:9/",
+            ["10.20.0.1"],
+            True,
+        ),
+        (Policy(user_nets=nets_from_text("100.64.0.0/10")), "https://100.100.100.200/", [], False),
+        (Policy(user_nets=nets_from_text("100.64.0.0/10")), "http://100.100.100.201:9/", [], True),
+        (Policy(user_nets=nets_from_text("fc00::/7")), "http://[fd12::1]:9/", [], True),
+        (Policy(user_nets=nets_from_text("fc00::/7")), "http://[fd00:ec2::254]/", [], False),
+        (Policy(user_nets=nets_from_text("127.0.0.1")), "http://127.0.0.1:3000/", [], True),
+        (Policy(user_nets=nets_from_text("127.0.0.1")), "http://localhost:3000/", ["127.0.0.1"], False),
+        (Policy(user_nets=nets_from_text("10.0.0.0/8")), "http://redis:6379/", ["10.1.1.1"], False),
+        (Policy(user_nets=nets_from_text("10.0.0.0/8")), "https://mcp.example.com/", [PUBLIC, "10.1.1.1"], True),
+        (Policy(user_ports=ports_from_text("8443")), "https://mcp.example.com/", [PUBLIC], False),
+        (Policy(user_ports=ports_from_text("8443")), "https://mcp.example.com:8443/", [PUBLIC], True),
+        (Policy(user_ports=ports_from_text("1-65535")), "https://mcp.example.com:80/", [PUBLIC], True),
+        (Policy(user_ports=ports_from_text("1-65535")), "https://mcp.example.com:22/", [PUBLIC], False),
+        (Policy(user_ports=ports_from_text("22,6667")), "https://mcp.example.com:6667/", [PUBLIC], False),
+    ],
+)
+def test_what_an_operator_allows_requests_is_what_they_reach(
+    policy: Policy, url: str, answers: list[str], accepted: bool
+) -> None:
+    judged = judge_server(server(url), policy)
+    if isinstance(judged, Admitted) and judged.addresses_needed:
+        judged = judge_answers(judged, answers, policy)
+    assert (not isinstance(judged, Refused)) == accepted
+
+
+@pytest.mark.parametrize("user_servers", ["off", "listed", "public"])
+def test_what_requests_may_bring_says_nothing_of_the_operators_servers(
+    user_servers: Literal["off", "listed", "public"],
+) -> None:
+    policy = Policy(user_servers=user_servers, user_hosts=("a.example",), user_ports=((443, 443),))
+    assert isinstance(judge_server(server("http://redis:6379/", "operator"), policy), Admitted)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in VECTORS["server_supplied_urls"] if row["field"] == "elicitation.url"],
+    ids=lambda row: row["reason"],
+)
+def test_page_that_a_server_sends_people_to_is_judged_as_written(row: Any) -> None:
+    params = {"mode": "url", "message": "Go there.", "url": row["value"], "elicitationId": "1"}
+    asked = elicitation_from_params(params, server="Weather", tool_uuid=None)
+    assert isinstance(asked, Elicitation) == row["allowed"]
 
 
 def test_bad_headers_refuse_a_server_of_either_class() -> None:
