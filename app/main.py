@@ -1,11 +1,13 @@
 """The composition root: settings become an application, and the application a running server."""
 
+import gc
 import logging
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import cast
 
 import anyio
 import anyio.abc
@@ -20,6 +22,7 @@ from app.api.doors import Doors
 from app.api.gate import Gate, KeyCheck
 from app.api.openapi import install_openapi
 from app.api.problems import install_problems
+from app.connections import BoundedConnection
 from app.domain.spec import ServerSpec
 from app.ferry import Ferry
 from app.journal.memory import MemoryJournal
@@ -61,6 +64,7 @@ def create_app(
     )
     for router in (runs.router, servers.router, models.router, health.router):
         app.include_router(router)
+    app.state.head_seconds = rooms.request.body_seconds
     install_problems(app)
     install_openapi(app)
     # The last one is the first to see a request.
@@ -116,20 +120,27 @@ async def serve_app(
         on_ready: Called with the base URL once requests are answered.
         stop: Set it to end the server from inside this process.
     """
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=_GOODBYE_SECONDS,
-        server_header=False,
-    )
-    server = _Server(config)
+    server = _Server(server_config(app))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, server, app, stop or anyio.Event())
         tasks.start_soon(_tell_ready, server, listener, on_ready)
         await server.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Say how the app is served: HTTP/1.1 only, within limits."""
+    http = partial(BoundedConnection, head_seconds=app.state.head_seconds)
+    return uvicorn.Config(
+        app,
+        http=cast("type[BoundedConnection]", http),
+        ws="none",
+        proxy_headers=False,  # whoever can connect could write them
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=_GOODBYE_SECONDS,
+        server_header=False,
+    )
 
 
 class _Server(uvicorn.Server):
@@ -144,6 +155,9 @@ class _Server(uvicorn.Server):
 async def _tell_ready(server: uvicorn.Server, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
     while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
         await anyio.sleep(0.01)
+    # What is there now stays. To look through it for garbage takes a tenth of a second, in which nothing else happens.
+    gc.collect()
+    gc.freeze()
     host, port = listener.getsockname()[:2]
     on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 

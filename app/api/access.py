@@ -45,6 +45,8 @@ def access_to(
         ValueError: It would be open to others; the message names the setting.
     """
     is_local = is_loopback(listener)
+    if not needs_key and keys:
+        raise ValueError("TOOLFERRY_AUTH: none does not go with keys; leave out TOOLFERRY_API_KEYS, or this")
     if not needs_key and not is_local:
         raise ValueError("TOOLFERRY_AUTH: none is only for a service that listens on loopback")
     if needs_key and not keys and not is_local:
@@ -53,7 +55,8 @@ def access_to(
         needed = "is needed where others than this machine can call: the names by which they reach the service"
         raise ValueError(f"TOOLFERRY_ALLOWED_HOSTS: {needed}")
     own = f"[{listener}]" if ":" in listener else listener.lower()
-    return Access(needs_key=needs_key, keys=keys, hosts=hosts or (*_LOOPBACK_NAMES, own), origins=origins)
+    local = (*_LOOPBACK_NAMES, own) if is_local else ()
+    return Access(needs_key=needs_key, keys=keys, hosts=(*hosts, *local), origins=origins)
 
 
 def _plain_origin(origin: str) -> tuple[str, str, str] | None:
@@ -73,9 +76,9 @@ def hosts_from_text(text: str) -> tuple[str, ...]:
     """
     hosts = _listed(text)
     for position, host in enumerate(hosts, start=1):
-        if not _HOST.fullmatch(host) or "*" in host:
+        if not _HOST.fullmatch(host) or "*" in host or not host.isascii():
             raise ValueError(f"entry {position} is no host name: give names as in a URL, without scheme and path")
-    return hosts
+    return tuple(host.removesuffix(":443").removesuffix(":80") for host in hosts)
 
 
 def origins_from_text(text: str) -> tuple[str, ...]:
@@ -86,9 +89,10 @@ def origins_from_text(text: str) -> tuple[str, ...]:
     """
     origins = _listed(text)
     for position, origin in enumerate(origins, start=1):
-        if _plain_origin(origin) is None or "*" in origin:
+        if _plain_origin(origin) is None or "*" in origin or not origin.isascii():
             raise ValueError(f"entry {position} is no origin: give exact ones such as https://chat.example.com")
-    return origins
+    # Browsers leave default ports out.
+    return tuple(origin.removesuffix(":443" if origin.startswith("https:") else ":80") for origin in origins)
 
 
 def _listed(text: str) -> tuple[str, ...]:

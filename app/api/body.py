@@ -25,6 +25,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _LARGE_BYTES = 256 * 1024
 # Possessive, and with a string that does not end taken too: otherwise each of its quotes would be tried anew.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+\\?"?', re.DOTALL)
+_MOST_STRINGS, _MOST_VALUES = 200_000, 200_000
+"""What a body may hold. Each costs as much as hundreds of bytes of text, and nobody gets a turn while it is parsed."""
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _JSON_KIND = re.compile(r"application/(?:[a-z0-9.-]+\+)?json")
@@ -73,7 +75,12 @@ def body_from_bytes(raw: bytes, depth: int) -> Body:
     """Parse a body that was read, under the same rules."""
     if not raw.strip():
         raise MalformedRequest("The body is empty; a JSON object is expected.")
-    if _is_deeper(raw, depth):
+    if raw.count(b'"') - raw.count(b'\\"') > 2 * _MOST_STRINGS:
+        raise InvalidRequest("The body holds too many values.")
+    structure = _STRINGS.sub(b"", raw)
+    if structure.count(b",") > _MOST_VALUES:
+        raise InvalidRequest("The body holds too many values.")
+    if _is_deeper(structure, depth):
         raise InvalidRequest(f"The body nests deeper than {depth} levels.")
     try:
         value: Json = _decode(raw)
@@ -115,12 +122,12 @@ async def _read(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _is_deeper(raw: bytes, levels: int) -> bool:
+def _is_deeper(structure: bytes, levels: int) -> bool:
     """Tell how deep brackets nest without parsing, since a parser would recurse as deep.
 
     Innermost pairs are taken away, level by level, each in one sweep.
     """
-    brackets = _STRINGS.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
     too_deep = b"[" * (levels + 1)
     for _ in range(levels):
         if not brackets or too_deep in brackets:

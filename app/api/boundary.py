@@ -20,6 +20,12 @@ _log = logging.getLogger(__name__)
 _SANE = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
+def request_id_from(scope: Scope) -> str:
+    """Take the caller's own `X-Request-Id` where it is sane, else make one."""
+    given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
+    return given.decode() if _SANE.fullmatch(given) else uuid.uuid4().hex
+
+
 class Boundary:
     """ASGI middleware. The caller's own `X-Request-Id` is kept where it is sane."""
 
@@ -30,8 +36,7 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
-        request_id = given.decode() if _SANE.fullmatch(given) else uuid.uuid4().hex
+        request_id = request_id_from(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         has_started = False
 

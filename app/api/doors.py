@@ -40,7 +40,7 @@ class Doors:
             raise TooManyRuns(f"{own} runs of this end user are under way, which is all that are allowed at once.")
         if of_key >= self.limits.runs_per_key:
             raise TooManyRuns(f"{of_key} runs are under way, which is all that are allowed at once.")
-        if self.journal.is_full:
+        if self.journal.is_full_for(principal):
             raise TooManyRuns("The runs under way take all the room there is for their events.")
 
     def find_run(self, run_id: str, principal: Principal) -> RunLog:

@@ -7,7 +7,6 @@ listed, or the service's own, and there is a key to show even on loopback. Probe
 
 import re
 import time
-import uuid
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Access
 from app.api.answers import JsonAnswer
+from app.api.boundary import request_id_from
 from app.api.keys import ApiKey, find_key
 from app.api.problems import problem
 from app.domain.principal import NOBODY, Principal
@@ -62,7 +62,7 @@ class Gate:
         elif scope["type"] == "http":
             refusal = None if scope["path"] in PROBES else self._refusal(scope)
             if refusal is not None:
-                refusal.headers["X-Request-Id"] = uuid.uuid4().hex
+                refusal.headers["X-Request-Id"] = request_id_from(scope)
             await (refusal or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> JsonAnswer | None:
@@ -87,8 +87,7 @@ class Gate:
 class KeyCheck:
     """ASGI middleware: turns the key of a request into its `Principal`, in `request.state.principal`.
 
-    It is None for who follows a run's events with the run's own read token, in `request.state.read_token`, which the
-    route judges.
+    It is None for who follows a run's events with the run's own read token, which the route judges.
     """
 
     def __init__(self, app: ASGIApp, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,12 +105,10 @@ class KeyCheck:
     def _judge(self, scope: Scope) -> JsonAnswer | None:
         """Note whose request it is, or say why it is nobody's."""
         headers, state = Headers(scope=scope), scope.setdefault("state", {})
-        state["principal"], state["read_token"] = None, None
+        state["principal"] = None
         key: ApiKey | None = None
         if self._access.needs_key:
-            token = _read_token(scope, headers)
-            if token is not None:
-                state["read_token"] = token
+            if _has_read_token(scope, headers):
                 return None
             key = self._key(headers)
             if key is None:
@@ -139,11 +136,13 @@ class KeyCheck:
         return answer
 
 
-def _read_token(scope: Scope, headers: Headers) -> str | None:
-    """Return the read token of a browser's `EventSource`, which can send no header."""
-    is_reading = scope["method"] == "GET" and _EVENTS.fullmatch(scope["path"]) and "authorization" not in headers
+def _has_read_token(scope: Scope, headers: Headers) -> bool:
+    """Tell whether there is a read token of a browser's `EventSource`, which can send no header."""
+    # A proxy's own `Authorization` may be there.
+    has_key = headers.get("authorization", "").lower().startswith("bearer ")
+    is_reading = scope["method"] == "GET" and _EVENTS.fullmatch(scope["path"]) and not has_key
     tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", []) if is_reading else []
-    return tokens[0] if len(tokens) == 1 else None
+    return len(tokens) == 1
 
 
 def _note_principal(headers: Headers, state: dict[str, object], key: ApiKey | None) -> JsonAnswer | None:

@@ -43,8 +43,10 @@ def keys_from_text(text: str) -> tuple[ApiKey, ...]:
                 f"entry {position} is not of the form id:sha256hex or id:sha256hex:trusted; "
                 "`toolferry key NAME` makes a key and its entry"
             )
-        if id_ in keys:
-            raise ValueError(f"entry {position} repeats the id of an earlier one")
+        if bytes.fromhex(digest) == sha256(b"").digest():
+            raise ValueError(f"entry {position} is for no key at all")
+        if id_ in keys or any(key.digest == bytes.fromhex(digest) for key in keys.values()):
+            raise ValueError(f"entry {position} repeats the id or the key of an earlier one")
         keys[id_] = ApiKey(id_, bytes.fromhex(digest), is_trusted=mark == _TRUSTED)
     return tuple(keys.values())
 

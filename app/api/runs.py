@@ -36,6 +36,8 @@ async def start_run(
     x_user_token: Annotated[str | None, Header(description="The caller's own token; see the README.")] = None,
 ) -> Response:
     """Start a run; answers an event stream, or when `"stream": false` the snapshot: at its end, or once it asks."""
+    if idempotency_key is None:
+        doors.admit_run(caller)
     body = await read_body(request, doors.limits)
     asked = await parse_body(RunRequest, body)
     check_servers(asked.servers, doors.limits)

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from itertools import islice
 from typing import final
 from urllib.parse import quote, quote_plus
 from weakref import WeakValueDictionary
@@ -13,6 +14,8 @@ _SHORTEST = 6
 """A shorter value is no secret worth the name, and replacing it would garble every line."""
 _SHORTEST_WORD = 8
 """The same for a part of a value, where it is one word of several."""
+_MOST_WORDS = 16
+"""Of one value: each is looked for in every line."""
 _SCHEMES = frozenset({"bearer", "basic", "digest", "apikey"})
 
 
@@ -63,7 +66,7 @@ def forms_from_secret(secret: Secret) -> tuple[str, ...]:
 
     The longest come first, so that none leaves the rest of another.
     """
-    forms = {form for word in words_from_secret(secret) for form in _written(word)}
+    forms = {form for word in islice(words_from_secret(secret), _MOST_WORDS) for form in _written(word)}
     return tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 

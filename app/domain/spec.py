@@ -40,6 +40,8 @@ class ServerSpec:
     """Operator's entries only: plain http to a public address."""
     names_caller: bool = False
     """Operator's entries only: `{user}`, `{conversation_id}`, `{request_id}` in header values stand for the run's."""
+    told: tuple[str, ...] = field(default=(), repr=False)
+    """What stands in its headers of the run's: no secrets of the operator's."""
     principal: Principal = NOBODY
     """On whose behalf it is spoken to. Nothing of it, no connection and no list, is shared with anybody else."""
 

@@ -26,6 +26,8 @@ from app.domain.wire import json_from_event
 from app.journal.snapshot import Snapshot
 
 _ENTRY_OVERHEAD_BYTES = 120
+_KEYS_SHARE, _USERS_SHARE = 2, 8
+"""The runs under way of one API key may take half of all room, those of one end user an eighth."""
 
 
 class Entry(NamedTuple):
@@ -55,6 +57,19 @@ class _Tally:
 
     bytes: int = 0
     running: Counter[Principal] = field(default_factory=Counter[Principal])
+    held: Counter[Principal] = field(default_factory=Counter[Principal])
+    """Bytes of the runs under way, by whose they are."""
+
+    def add(self, size: int, owner: Principal) -> None:
+        self.bytes += size
+        self.held[owner] += size
+
+    def end(self, size: int, owner: Principal) -> None:
+        """A run of that size has ended, and is kept for a while."""
+        for counter, count in ((self.held, size), (self.running, 1)):
+            counter[owner] -= count
+            if counter[owner] <= 0:
+                del counter[owner]
 
 
 class RunLog:
@@ -104,14 +119,14 @@ class RunLog:
         while self._entry_bytes + size > self._options.run_bytes and len(self._entries) > 1:
             size -= len(self._entries.popleft().data) + _ENTRY_OVERHEAD_BYTES
         self._entry_bytes += size
-        self._tally.bytes += size + self._snapshot.bytes - before
+        self._tally.add(size + self._snapshot.bytes - before, self.owner)
         self._wake()
 
     def add_messages(self, messages: Sequence[Message]) -> None:
         """Record messages for the snapshot."""
         before = self._snapshot.bytes
         self._snapshot.add_messages(messages)
-        self._tally.bytes += self._snapshot.bytes - before
+        self._tally.add(self._snapshot.bytes - before, self.owner)
 
     def on_cancel(self, cancel: Callable[[], None]) -> None:
         """Have `cancel` called when the run is to stop; at once if that was asked before."""
@@ -244,11 +259,15 @@ class MemoryJournal:
         running = self._tally.running
         return sum(count for other, count in running.items() if other.key == owner.key), running[owner]
 
-    @property
-    def is_full(self) -> bool:
-        """Whether runs under way take all the room there is."""
+    def is_full_for(self, owner: Principal) -> bool:
+        """Whether runs under way take all the room there is, or those of the owner their share of it."""
         self.forget_old()
-        return self._tally.bytes >= self._options.total_bytes
+        total, held = self._options.total_bytes, self._tally.held
+        of_key = sum(size for other, size in held.items() if other.key == owner.key)
+        has_share = owner == NOBODY or (
+            of_key < total // _KEYS_SHARE and (owner.user is None or held[owner] < total // _USERS_SHARE)
+        )
+        return self._tally.bytes >= total or not has_share
 
     def open(
         self, run_id: str, *, owner: Principal = NOBODY, key: str | None = None, fingerprint: bytes = b""
@@ -300,9 +319,7 @@ class MemoryJournal:
                 del self._keys[log.owner, log.key]
 
     def _note_end(self, log: RunLog) -> None:
-        self._tally.running[log.owner] -= 1
-        if not self._tally.running[log.owner]:
-            del self._tally.running[log.owner]
+        self._tally.end(log.bytes, log.owner)
         self._ended.append(log)
 
 

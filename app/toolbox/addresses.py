@@ -91,6 +91,12 @@ def split_url(url: str) -> UrlParts | Refused:
     )
 
 
+def origin_of(url: str) -> str:
+    """Return a URL without its path and query."""
+    match = _URL.fullmatch(url)
+    return f"{match['scheme']}://{match['authority']}".lower() if match else url
+
+
 def _fault_of_text(url: str, match: re.Match[str] | None) -> str | None:
     if len(url) > MAX_URL_CHARACTERS:
         return f"The address is longer than {MAX_URL_CHARACTERS} characters."

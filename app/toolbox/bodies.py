@@ -1,5 +1,6 @@
 """Bodies of an MCP server's answers, read within limits. Knows bytes, not what they say."""
 
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
@@ -12,8 +13,9 @@ from app.toolbox.frames import Frames
 
 _LEAST_PIECE_BYTES = 256
 """So many bytes count as a piece, however short it is: each costs as much as a long one, and may be a single byte."""
-_MOST_CONTAINERS = 262_144
-"""Objects and arrays in a reply. Each takes some 30 times the memory of its two brackets, more than once."""
+_MOST_VALUES = 100_000
+"""In a reply. Each takes as long as hundreds of bytes of text, and an empty object 30 times the memory of its text."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _TURN_SECONDS = 0.005
 
 
@@ -86,4 +88,14 @@ async def read_capped(response: httpx2.Response, limit: int) -> bytes | None:
                 return None
     finally:
         await response.aclose()
-    return bytes(body) if body.count(b"{") + body.count(b"[") <= _MOST_CONTAINERS else None
+    return None if _values(body) > _MOST_VALUES else bytes(body)
+
+
+def _values(body: bytearray) -> int:
+    """Count what JSON holds, about; where that seems to be much, without what stands in its texts."""
+    count = _marks(body)
+    return count if count <= _MOST_VALUES else _marks(_STRING.sub(b"", body))
+
+
+def _marks(text: bytes | bytearray) -> int:
+    return text.count(b",") + text.count(b"{") + text.count(b"[")

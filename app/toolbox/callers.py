@@ -25,7 +25,8 @@ def for_caller(server: ServerSpec, spec: RunSpec) -> ServerSpec:
         text = value.reveal()
         if all(said[place] for place in _PLACE.findall(text)):
             headers[name] = Secret(_PLACE.sub(lambda match: _safe(said[match[1]] or ""), text))
-    return replace(server, principal=spec.principal, headers=headers)
+    told = tuple(_safe(word) for word in said.values() if word)
+    return replace(server, principal=spec.principal, headers=headers, told=told)
 
 
 def _safe(text: str) -> str:

@@ -32,6 +32,9 @@ Dial: TypeAlias = Callable[[str, int, float], Awaitable[httpcore2.AsyncNetworkSt
 
 _MOST_DIALLED = 4
 """So many of a name's addresses are tried, so that each gets a share of the time in which it may well answer."""
+_READ_BYTES = 8 * 1024
+_HEAD_BYTES = 256 * 1024
+"""Of an answer's head, and of provisional answers before it."""
 _CONNECTIONS, _KEPT_CONNECTIONS, _KEPT_SECONDS = 256, 8, 60.0
 
 
@@ -59,12 +62,15 @@ class Lookups:
         """
         if not self._free.acquire(blocking=False):
             raise NotDialled("dns_busy", "Too many names are being looked up.")
+        slot = _Slot(self._free.release)
 
         def ask() -> Sequence[str]:
+            if not slot.begin():
+                return ()
             try:
                 return self._resolve(name, port)
             finally:
-                self._free.release()
+                slot.give_back()
 
         limiter = anyio.CapacityLimiter(1)  # its own, so that it never waits for other rooms' threads
         try:
@@ -72,6 +78,37 @@ class Lookups:
                 return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
         except (OSError, UnicodeError):
             raise NotDialled("no_address", "The host has no address.") from None
+        finally:
+            slot.leave()
+
+
+class _Slot:
+    """A thread's worth of looking up, given back exactly once: when the look-up ends, or where it never began."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
+        self._lock = threading.Lock()
+        self._has_begun = self._is_over = False
+
+    def begin(self) -> bool:
+        """In the thread: tell whether anybody still waits."""
+        with self._lock:
+            self._has_begun = not self._is_over
+            return self._has_begun
+
+    def leave(self) -> None:
+        """The caller is gone; a thread that has not begun will not."""
+        with self._lock:
+            if self._has_begun or self._is_over:
+                return
+            self._is_over = True
+        self._release()
+
+    def give_back(self) -> None:
+        """In the thread, which is done."""
+        with self._lock:
+            self._is_over = True
+        self._release()
 
 
 def _resolve(name: str, port: int) -> list[str]:
@@ -174,17 +211,31 @@ class Dialler(httpcore2.AsyncNetworkBackend):
 
 
 class _Socket(httpcore2.AsyncNetworkStream):
-    """A connection that is closed where its TLS handshake is called off. The library does so only after errors."""
+    """A connection that is closed where its TLS handshake is called off. The library does so only after errors.
+
+    Little is read of it at a time, since the library parses all of that before others get their turn. And no more than
+    a head may take until `end_head`: the library reads provisional answers for as long as they come.
+    """
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
+        self._head_left: float = _HEAD_BYTES
+
+    def end_head(self) -> None:
+        """What follows is a body, which is bounded elsewhere, until something is sent again."""
+        self._head_left = math.inf
 
     @override
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._stream.read(max_bytes, timeout)
+        data = await self._stream.read(min(max_bytes, _READ_BYTES), timeout)
+        self._head_left -= len(data)
+        if self._head_left < 0:
+            raise httpcore2.ReadError("The head of the answer is too large.")
+        return data
 
     @override
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._head_left = _HEAD_BYTES
         await self._stream.write(buffer, timeout)
 
     @override
@@ -196,7 +247,7 @@ class _Socket(httpcore2.AsyncNetworkStream):
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.AsyncNetworkStream:
         try:
-            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+            return _Socket(await self._stream.start_tls(ssl_context, server_hostname, timeout))
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._stream.aclose()
@@ -219,14 +270,21 @@ class Door(httpx2.AsyncBaseTransport):
     """The way out of one MCP connection: to one origin, whatever redirect, event or header asks for another."""
 
     def __init__(
-        self, url: str, dialler: Dialler, context: ssl.SSLContext, *, is_users: bool, proxy: EgressProxy | None = None
+        self,
+        url: str,
+        dialler: Dialler,
+        context: ssl.SSLContext,
+        *,
+        is_users: bool,
+        proxy: EgressProxy | None = None,
+        proxy_context: ssl.SSLContext | None = None,
     ) -> None:
         """Open nothing yet. `is_users`: the server comes from a request; its sender is not told why it is not there."""
         self.is_users = is_users
         self._origins = _origins(httpx2.URL(url))
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
-            proxy=None if proxy is None else _proxy(proxy, context),
+            proxy=None if proxy is None else _proxy(proxy, proxy_context or context),
             max_connections=_CONNECTIONS,
             max_keepalive_connections=_KEPT_CONNECTIONS,
             keepalive_expiry=_KEPT_SECONDS,
@@ -260,6 +318,9 @@ class Door(httpx2.AsyncBaseTransport):
                     extensions=request.extensions,
                 )
             )
+        connection = cast("dict[str, object]", response.extensions).get("network_stream")
+        if isinstance(connection, _Socket):
+            connection.end_head()
         return httpx2.Response(
             response.status,
             headers=response.headers,

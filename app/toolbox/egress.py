@@ -42,8 +42,9 @@ class Egress:
         wire.door = self._door(server)
         wire.credentials = credentials_from_server(server)
         own = {"accept-encoding": "identity", "user-agent": f"{PRODUCT}/{VERSION}", HOP_HEADER: "1"}
+        given = {name.lower(): value.reveal() for name, value in server.headers.items()}
         return httpx2.AsyncClient(
-            headers={**own, **{name: value.reveal() for name, value in server.headers.items()}},
+            headers={**own, **given},
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             timeout=httpx2.Timeout(10, connect=self.limits.connect_seconds, read=None),
             max_redirects=0,
@@ -58,4 +59,6 @@ class Egress:
         is_users, proxy = server.trust == "user", self.limits.proxy
         dialler = Dialler(admitted, self.policy, self._lookups, dial=self._dial, has_proxy=proxy is not None)
         context = ssl_context(None if is_users else self.limits.ca_file)
-        return Door(server.url, dialler, context, is_users=is_users, proxy=proxy)
+        # The proxy is the operator's, whoever's the server behind it is.
+        own = ssl_context(self.limits.ca_file)
+        return Door(server.url, dialler, context, is_users=is_users, proxy=proxy, proxy_context=own)

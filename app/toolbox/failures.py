@@ -47,7 +47,7 @@ class FailureBudget:
     async def attempt(self, key: Hashable) -> AsyncGenerator[Attempt | None]:
         """Try once, as soon as attempts of the same key that are under way leave room; None where failures take it all.
 
-        An attempt that is cancelled counts for nothing.
+        One that is called off has failed: it has looked where it wanted to all the same.
         """
         count = self._counts.setdefault(key, _Count())
         while self._recent_failures(count) + count.under_way >= self._failures:
@@ -59,12 +59,16 @@ class FailureBudget:
         attempt = Attempt()
         try:
             yield attempt
+        finally:
             if not attempt.has_succeeded:
                 count.failed_at.append(self._clock())
-        finally:
             count.under_way -= 1
             count.changed.set()
             count.changed = anyio.Event()
+
+    def fail(self, key: Hashable) -> None:
+        """Count a failure that no attempt was made for."""
+        self._counts.setdefault(key, _Count()).failed_at.append(self._clock())
 
     def _recent_failures(self, count: _Count) -> int:
         while count.failed_at and self._clock() - count.failed_at[0] >= self._seconds:

@@ -110,7 +110,7 @@ class Line:
         """The server said in this session that tools have changed, which need not be so for others."""
         self.users = 0
         self._server = server
-        self.api_key = server.principal.key
+        self.principal = server.principal
         """On whose behalf it is."""
         self._elicits = elicits
         self._owner = owner

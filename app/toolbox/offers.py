@@ -1,7 +1,7 @@
 """What one server offers a caller: judged, given its credentials, listed and filtered. Knows no runs and no calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachetools import LRUCache
 
@@ -9,7 +9,7 @@ from app.domain.events import ServerReport, ServerState
 from app.domain.jsontypes import JsonObject
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
-from app.toolbox.addresses import Refused
+from app.toolbox.addresses import Refused, origin_of
 from app.toolbox.admission import Policy, judge_server
 from app.toolbox.entries import ListedTool
 from app.toolbox.failures import FailureBudget
@@ -71,7 +71,7 @@ class Offers:
         self._exa_api_key = exa_api_key
         self._failures = FailureBudget()
         self._proven: LRUCache[bytes, None] = LRUCache(_REMEMBERED)
-        """Servers of requests that were there when they were last asked."""
+        """Origins of servers of requests that were there when they were last asked."""
 
     async def of(
         self, server: ServerSpec, user_token: Secret | None = None, *, elicits: bool = False, afresh: bool = False
@@ -88,9 +88,11 @@ class Offers:
         )
         if server.trust == "operator":
             return await self._asked(server, elicits=elicits, afresh=afresh)
-        key = key_of(server)
+        key = key_of(replace(server, url=origin_of(server.url), headers={}))
         if key in self._proven:
             offer = await self._asked(server, elicits=elicits, afresh=afresh)
+            if offer.state == "unavailable":
+                self._failures.fail(server.principal)
         else:
             async with self._failures.attempt(server.principal) as attempt:
                 if attempt is None:

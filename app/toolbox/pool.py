@@ -16,6 +16,7 @@ from typing import Self
 import anyio
 from cachetools import LRUCache
 
+from app.domain.principal import Principal
 from app.domain.spec import ServerSpec
 from app.toolbox.egress import Egress
 from app.toolbox.line import ConnectionLimits, Memory, Owner
@@ -23,6 +24,8 @@ from app.toolbox.server import Connection
 from app.toolbox.trouble import Trouble
 
 _REMEMBERED = 4096
+_USERS_SHARE = 8
+"""One end user may have an eighth of the connections of a key."""
 _STILLBORN = 3
 """So many connections may end before they are used; then the server is given up."""
 
@@ -73,8 +76,8 @@ class Pool:
         self._limits = limits
         self._connection_limits = connection_limits
         self._connections: dict[bytes, list[Connection]] = {}
-        self._counts: Counter[str] = Counter()
-        """Of owner tasks, those that are closing included, by the API key that they are for."""
+        self._counts: Counter[Principal] = Counter()
+        """Of owner tasks, those that are closing included, by whom they are for."""
         self._memories: LRUCache[bytes, Memory] = LRUCache(_REMEMBERED)
         self._is_closing = False
         self._on_doubt: Callable[[bytes], None] = _ignore
@@ -158,20 +161,26 @@ class Pool:
     def _open(self, key: bytes, server: ServerSpec, party: Party, memory: Memory | None) -> Connection:
         if self._is_closing:
             raise Trouble("server_unreachable", "The service is shutting down.")
-        self._make_room(server.principal.key)
+        self._make_room(server.principal)
         limits, owner = self._connection_limits, self._owner(server)
         connection = Connection(server, self._egress, limits, memory=memory, elicits=party.elicits, owner=owner)
         owner.on_end = lambda: self._forget(key, server, connection)
         self._connections.setdefault(key, []).append(connection)
-        self._counts[server.principal.key] += 1
+        self._counts[server.principal] += 1
         self._tasks.start_soon(self._own, connection)
         return connection
 
-    def _make_room(self, api_key: str) -> None:
-        """Have an idle connection closed where there are too many: of the key's own, where it has too many."""
-        is_full_of_key = self._counts[api_key] >= self._limits.per_key
-        is_full = is_full_of_key or self._counts.total() >= self._limits.connections
-        if is_full and not self._close_longest_idle(api_key if is_full_of_key else None):
+    def _make_room(self, owner: Principal) -> None:
+        """Have an idle connection closed where there are too many: one of those who have too many."""
+        of_key = sum(count for other, count in self._counts.items() if other.key == owner.key)
+        crowd: Callable[[Principal], bool] | None = None
+        if owner.user is not None and self._counts[owner] >= max(self._limits.per_key // _USERS_SHARE, 1):
+            crowd = owner.__eq__
+        elif of_key >= self._limits.per_key:
+            crowd = lambda other: other.key == owner.key  # noqa: E731 - as the others
+        elif self._counts.total() >= self._limits.connections:
+            crowd = lambda _: True  # noqa: E731
+        if crowd is not None and not self._close_longest_idle(crowd):
             raise Trouble("server_unreachable", "Too many connections to MCP servers are open.")
 
     def _owner(self, server: ServerSpec) -> Owner:
@@ -200,13 +209,13 @@ class Pool:
 
     async def _own(self, connection: Connection) -> None:
         """Be the owner task of one connection."""
-        api_key = connection.api_key
+        owner = connection.principal
         try:
             await connection.run()
         finally:
-            self._counts[api_key] -= 1
-            if not self._counts[api_key]:
-                del self._counts[api_key]
+            self._counts[owner] -= 1
+            if not self._counts[owner]:
+                del self._counts[owner]
 
     def _close_idle(self, key: bytes) -> None:
         """One connection has died at rest, so mostly have the others that rest; asking each would take too long."""
@@ -215,12 +224,12 @@ class Pool:
             if is_unused and connection.has_rested:
                 connection.close()
 
-    def _close_longest_idle(self, api_key: str | None) -> bool:
-        """Close the connection that has rested longest, of all or of one API key's; tells whether there is one."""
+    def _close_longest_idle(self, crowd: Callable[[Principal], bool]) -> bool:
+        """Close the connection that has rested longest, of those that are the crowd's; tells whether there is one."""
         idle = [
             connection
             for connection in self._all()
-            if not connection.is_opening and not connection.users and api_key in (None, connection.api_key)
+            if not connection.is_opening and not connection.users and crowd(connection.principal)
         ]
         if not idle:
             return False

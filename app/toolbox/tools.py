@@ -292,10 +292,8 @@ def _tool_key(entry: _Entry) -> tuple[str, str]:
 
 
 def _peers_of(server: ServerSpec) -> bytes:
-    """Tell servers apart by whose they are. All end users of a key learn of an operator's server from each other."""
-    if server.trust == "user":
-        return key_of(server)
-    return key_of(replace(server, headers={}, principal=replace(server.principal, user=None)))
+    """Tell servers apart by on whose behalf they are asked; what an operator's headers say of a run does not matter."""
+    return key_of(server if server.trust == "user" else replace(server, headers={}))
 
 
 def _outcome_of_trouble(trouble: Trouble, tool: Tool) -> ToolOutcome:

@@ -83,7 +83,7 @@ def _may_be_secret(word: str) -> bool:
 
 def said(text: str, server: ServerSpec) -> str:
     """Make a server's word fit to be shown: cleaned, without our secrets, and then capped, so that none is cut."""
-    return masked(clean_text(text).strip(), server)[:_MESSAGE_CHARACTERS]
+    return masked(clean_text(text[: 8 * _MESSAGE_CHARACTERS]).strip(), server)[:_MESSAGE_CHARACTERS]
 
 
 def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:

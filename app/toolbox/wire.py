@@ -60,6 +60,8 @@ _QUESTIONS_BURST, _QUESTIONS_A_SECOND = 200, 5
 """Requests of a server, and changes of its tools, that are heard."""
 _REQUESTS_BURST, _REQUESTS_A_SECOND = 20, 1
 """Requests that no call asked for: streams that are opened, or taken up once more, and what the SDK asks by itself."""
+_MOST_ANSWERS = 16
+"""Answers to a server's own questions that are on their way at once. One that takes none gets no more."""
 _SHORT_SECONDS = 10.0
 _SHORT_STREAMS = 8
 """So often an event stream may end sooner than that; then it is done without. The SDK would open it without end, as
@@ -116,6 +118,8 @@ class Wire(httpx2.AsyncBaseTransport):
         self._requests = Budget(_REQUESTS_BURST, _REQUESTS_A_SECOND, anyio.current_time)
         self._short_streams = 0
         """How often the connection's own event stream ended soon after it was opened."""
+        self._answering = 0
+        """Answers of ours to the server's own questions that are on their way."""
         self._undelivered: set[anyio.Event] = set()
         self._introduced: anyio.Event | None = None
         self._introduced_by = 0.0
@@ -145,7 +149,12 @@ class Wire(httpx2.AsyncBaseTransport):
             self._undelivered.add(delivered)
             if sent.method == "notifications/initialized":
                 self._introduced, self._introduced_by = delivered, anyio.current_time() + _INTRODUCTION_SECONDS
-            self._chores.start_soon(self._post_unheeded, request, delivered)
+            if not sent.method:
+                if self._answering >= _MOST_ANSWERS:
+                    self._undelivered.discard(delivered)
+                    return httpx2.Response(202)
+                self._answering += 1
+            self._chores.start_soon(self._post_unheeded, request, delivered, not sent.method)
             return httpx2.Response(202)
         if self._on_stream_end is None:
             return await self._post(request, exchange, sent.id)
@@ -224,7 +233,7 @@ class Wire(httpx2.AsyncBaseTransport):
         for delivered in list(self._undelivered):
             await delivered.wait()
 
-    async def _post_unheeded(self, request: httpx2.Request, delivered: anyio.Event) -> None:
+    async def _post_unheeded(self, request: httpx2.Request, delivered: anyio.Event, is_answer: bool) -> None:  # noqa: FBT001
         """Post a notification or an answer of ours. Whatever the server says to it is not looked at."""
         if delivered is not self._introduced:
             await self._wait_for_introduction()
@@ -234,6 +243,7 @@ class Wire(httpx2.AsyncBaseTransport):
                 await response.aclose()
             except TRANSPORT_ERRORS:
                 pass
+        self._answering -= is_answer
         self._undelivered.discard(delivered)
         delivered.set()
 

@@ -19,6 +19,7 @@ from app.domain.events import Notice, RouterMetadata
 from app.domain.jsontypes import JsonObject, is_array, is_object
 from app.domain.messages import Delta, Message, Tool
 from app.domain.ports import Ask, ModelFacts, Tell
+from app.domain.principal import Principal
 from app.domain.spec import RunSpec
 from app.upstream.adapt import changes
 from app.upstream.endpoint import Endpoint, Refusal, Stream
@@ -37,21 +38,24 @@ _MOST_MODELS = 1024
 
 
 class Lessons:
-    """What the endpoint was found to take, by model. Bounded: callers may make up names of models."""
+    """What the endpoint was found to take, by caller and model. Bounded: callers may make up names of models.
+
+    An endpoint's complaint may repeat what the caller wrote, so nobody learns from the requests of others.
+    """
 
     def __init__(self) -> None:
-        self._learned: LRUCache[str, Quirks] = LRUCache(_MOST_MODELS)
+        self._learned: LRUCache[tuple[Principal, str], Quirks] = LRUCache(_MOST_MODELS)
 
-    def of(self, model: str) -> Quirks | None:
+    def of(self, model: str, principal: Principal) -> Quirks | None:
         """Return what was learned of a model, by the id that it is asked under."""
-        return self._learned.get(model)
+        return self._learned.get((principal, model))
 
-    def learn(self, model: str, base: Quirks, *, before: Quirks, after: Quirks) -> None:
+    def learn(self, model: str, principal: Principal, *, base: Quirks, before: Quirks, after: Quirks) -> None:
         """Remember what had to be changed for a request to succeed; what others have learned meanwhile stays.
 
         `base` is what was known beforehand, where nothing was learned yet.
         """
-        known = self._learned.get(model, base)
+        known = self._learned.get((principal, model), base)
         changed = _changes(before, after)
         if "schema" in changed:
             schema = _changes(before.schema, after.schema)
@@ -65,7 +69,7 @@ class Lessons:
             changed["refused_tools"] = tuple(dict.fromkeys((*known.refused_tools, *after.refused_tools)))[
                 -MOST_REFUSED:
             ]
-        self._learned[model] = replace(known, **changed)
+        self._learned[principal, model] = replace(known, **changed)
 
 
 def _changes(before: Quirks | SchemaDialect, after: Quirks | SchemaDialect) -> dict[str, Any]:
@@ -164,7 +168,9 @@ class RunModel:
                     return _Answer(stream, stream.batches(), tools)
         finally:
             if helpful != before:
-                self._lessons.learn(body["model"], candidate.quirks, before=before, after=helpful)
+                self._lessons.learn(
+                    body["model"], self._spec.principal, base=candidate.quirks, before=before, after=helpful
+                )
 
     async def _changed(
         self, candidate: Candidate, ask: Ask, refused: Refused, sent: Sequence[JsonObject]
@@ -207,7 +213,9 @@ class RunModel:
 
     def _quirks(self, candidate: Candidate) -> Quirks:
         model, provider = candidate.facts.id, self._spec.provider
-        quirks = self._lessons.of(f"{model}:{provider}" if provider else model) or candidate.quirks
+        quirks = (
+            self._lessons.of(f"{model}:{provider}" if provider else model, self._spec.principal) or candidate.quirks
+        )
         return replace(quirks, tools=True) if self._spec.force_tools and not quirks.tools else quirks
 
     # What is told

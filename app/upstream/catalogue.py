@@ -138,21 +138,23 @@ class ModelCatalogue:
             return self._routed(self._router, spec, wants_tools=wants_tools)
         if self._listed and wanted not in self._listed:
             raise ModelNotFound(f"The model {wanted!r} is not offered here.", param="model")
-        return self._facts(wanted, spec.provider)
+        return self._facts(wanted, spec)
 
     def _routed(self, router: Router, spec: RunSpec, *, wants_tools: bool) -> ModelFacts:
         has_images = images_in(spec.messages)
         return router.route(
             has_images=has_images,
             wants_tools=wants_tools,
-            facts=lambda model: self._facts(model, spec.provider),
+            facts=lambda model: self._facts(model, spec),
             force_tools=spec.force_tools,
         )
 
-    def _facts(self, model: str, provider: str | None = None) -> ModelFacts:
-        """Tell what is known of a model, also what it does not take by its quirks or was found to refuse."""
+    def _facts(self, model: str, spec: RunSpec | None = None) -> ModelFacts:
+        """Tell what is known of a model, also what it does not take or was found to refuse this caller."""
+        provider = spec.provider if spec else None
+        learned = self._lessons.of(f"{model}:{provider}" if provider else model, spec.principal) if spec else None
         facts = self._listed.get(model) or self._told.get(model) or ModelFacts(id=model)
-        quirks = self._lessons.of(f"{model}:{provider}" if provider else model) or self._quirks(facts)
+        quirks = learned or self._quirks(facts)
         if facts.supports_tools and not quirks.tools:
             facts = replace(facts, supports_tools=False)
         return facts if quirks.images else replace(facts, multimodal=False)

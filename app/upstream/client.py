@@ -5,7 +5,7 @@ connections, since a waiting run would look like a silent model. Knows nothing o
 """
 
 import ssl
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -19,6 +19,8 @@ from openai import AsyncOpenAI, DefaultAioHttpClient, Omit
 
 _CLOSE_SECONDS = 2.0
 _KEEPALIVE_SECONDS = 15.0
+_MOST_BYTES = 8 * 1024 * 1024
+"""Of a body that the library reads as a whole: that of an error, and the list of models."""
 
 
 class _Transport(Protocol):
@@ -36,7 +38,39 @@ def _session(ssl_context: ssl.SSLContext) -> aiohttp.ClientSession:
 def _with_own_session(made: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
     transport = cast("_Transport", made)
     transport.client = partial(_session, transport.ssl_context)
-    return made
+    return _Capped(made)
+
+
+class _Capped(httpx2.AsyncBaseTransport):
+    """Ends bodies that the library reads as a whole where they get too long; streamed answers pass as they are."""
+
+    def __init__(self, made: httpx2.AsyncBaseTransport) -> None:
+        self._made = made
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._made.handle_async_request(request)
+        if request.method == "GET" or not response.is_success:
+            response.stream = _CappedBody(cast("httpx2.AsyncByteStream", response.stream))
+        return response
+
+    async def aclose(self) -> None:
+        await self._made.aclose()
+
+
+class _CappedBody(httpx2.AsyncByteStream):
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _MOST_BYTES
+        async for part in self._body:
+            yield part[:left]
+            left -= len(part)
+            if left < 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class _HttpClient(DefaultAioHttpClient):

@@ -1,6 +1,7 @@
 """API keys and what the operator allows: read, made, recognised."""
 
 import re
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,8 @@ def test_trust_is_what_the_entry_says() -> None:
 
 
 BAD_ENTRIES = [
+    f"chat:{sha256(b'').hexdigest()}",
+    f"{ENTRY},other:{DIGEST}:trusted",
     "chat",
     "chat:",
     f":{DIGEST}",
@@ -144,8 +147,9 @@ def test_origin_lists_that_cannot_be_meant_are_refused(text: str) -> None:
 
 
 def test_lists_are_read_in_small_letters_and_once() -> None:
-    assert hosts_from_text(" A.example , a.example,b.example:80 ") == ("a.example", "b.example:80")
-    assert origins_from_text("HTTPS://A.example") == ("https://a.example",)
+    assert hosts_from_text(" A.example , a.example,b.example:80 ") == ("a.example", "b.example")
+    assert hosts_from_text("b.example:8443,c.example:443") == ("b.example:8443", "c.example")
+    assert origins_from_text("HTTPS://A.example:443,http://b.example:80") == ("https://a.example", "http://b.example")
 
 
 @pytest.mark.parametrize(

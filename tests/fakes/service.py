@@ -10,11 +10,10 @@ from typing import Any
 
 import anyio
 import httpx
-import uvicorn
 from httpx_sse import EventSource
 
 from app.domain.spec import ServerSpec
-from app.main import create_app
+from app.main import create_app, server_config
 from app.settings import Settings
 from tests.fakes.stopping import StoppableServer
 from tests.fakes.upstream import FakeUpstream
@@ -115,7 +114,8 @@ async def open_service(
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = "http://127.0.0.1:{1}".format(*listener.getsockname())
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        config = server_config(app)
+        config.timeout_graceful_shutdown = 2
         server = StoppableServer(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: server.serve(sockets=[listener]))

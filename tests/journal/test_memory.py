@@ -195,12 +195,12 @@ async def test_snapshot_is_bounded_whatever_fills_it_and_its_messages_stay_valid
 async def test_runs_under_way_that_take_all_the_room_leave_none_for_others() -> None:
     journal = MemoryJournal(Options(total_bytes=2000))
     log = journal.open("run_1")
-    assert not journal.is_full
+    assert not journal.is_full_for(NOBODY)
     for _ in range(50):
         log.append(Token("x" * 20))
-    assert journal.is_full
+    assert journal.is_full_for(NOBODY)
     log.close()
-    assert not journal.is_full
+    assert not journal.is_full_for(NOBODY)
     assert journal.find("run_1") is None
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from app.domain.messages import Tool, ToolSpec
 from app.domain.ports import Ask, ModelFacts
+from app.domain.principal import NOBODY
 from app.domain.spec import RunSpec
 from app.upstream.asking import Candidate, Lessons, RunModel
 from app.upstream.quirks import Quirks, quirks_with
@@ -27,29 +28,31 @@ def test_what_two_runs_learned_at_the_same_time_is_all_kept() -> None:
         {"schema": {"formats": "none", "without": ["examples"]}},
     ]
     for changed in facts:
-        lessons.learn("m", before, before=before, after=quirks_with(before, changed))
+        lessons.learn("m", NOBODY, base=before, before=before, after=quirks_with(before, changed))
     for name in "ab":
-        lessons.learn("m", before, before=before, after=replace(before, refused_tools=(name,)))
+        lessons.learn("m", NOBODY, base=before, before=before, after=replace(before, refused_tools=(name,)))
     schema = {"patterns": False, "formats": "none", "without": ["title", "examples"]}
     expected = {"leaveOut": ["stream_options", "seed"], "callIds": "nine", "maxTools": 5, "schema": schema}
-    assert lessons.of("m") == replace(quirks_with(before, expected), refused_tools=("a", "b"))
+    assert lessons.of("m", NOBODY) == replace(quirks_with(before, expected), refused_tools=("a", "b"))
 
 
 def test_names_that_callers_make_up_do_not_pile_up() -> None:
     lessons = Lessons()
     for number in range(3000):
-        lessons.learn(f"m{number}", Quirks(), before=Quirks(), after=quirks_with(Quirks(), {"callIds": "nine"}))
-    assert lessons.of("m0") is None
-    assert lessons.of("m2999") is not None
+        lessons.learn(
+            f"m{number}", NOBODY, base=Quirks(), before=Quirks(), after=quirks_with(Quirks(), {"callIds": "nine"})
+        )
+    assert lessons.of("m0", NOBODY) is None
+    assert lessons.of("m2999", NOBODY) is not None
 
 
 def test_what_callers_servers_bring_does_not_pile_up() -> None:
     lessons, before = Lessons(), Quirks()
     for number in range(1000):
-        lessons.learn("m", before, before=before, after=replace(before, refused_tools=(str(number),)))
+        lessons.learn("m", NOBODY, base=before, before=before, after=replace(before, refused_tools=(str(number),)))
         schema = {"schema": {"without": [f"x-{number}"]}}
-        lessons.learn("m", before, before=before, after=quirks_with(before, schema))
-    known = lessons.of("m")
+        lessons.learn("m", NOBODY, base=before, before=before, after=quirks_with(before, schema))
+    known = lessons.of("m", NOBODY)
     assert known is not None
     assert len(known.refused_tools) == 256
     assert known.refused_tools[-1] == "999"
@@ -92,7 +95,7 @@ async def test_cancelling_between_two_requests_ends_the_asking_at_once_and_learn
                 tasks.cancel_scope.cancel()
             await upstream.wait_for(lambda up: up.asks[1].closed_early.is_set())
         assert len(upstream.asks) == 2
-        assert lessons.of("m") is None
+        assert lessons.of("m", NOBODY) is None
 
 
 async def test_tools_that_a_change_left_are_the_same_in_later_rounds() -> None:
@@ -129,7 +132,7 @@ async def test_what_was_told_of_is_what_has_helped() -> None:
     assert [notice.message for notice in told] == [
         "The model's endpoint does not take formats in tool schemas, so they were left out."
     ]
-    known = lessons.of("m")
+    known = lessons.of("m", NOBODY)
     assert known is not None
     assert (known.schema.patterns, known.schema.formats) == (True, "none")
 
@@ -141,7 +144,7 @@ async def test_forcing_tools_once_says_nothing_about_the_model() -> None:
         model = RunModel(endpoint, lessons, [Candidate(ModelFacts("m"), base)], RunSpec(messages=(), force_tools=True))
         async with model.stream(Ask([{"role": "user", "content": "Hi"}]), lambda _: None) as batches:
             assert [batch async for batch in batches]
-    assert lessons.of("m") == quirks_with(base, {"leaveOut": ["stream_options"]})
+    assert lessons.of("m", NOBODY) == quirks_with(base, {"leaveOut": ["stream_options"]})
 
 
 async def test_thoughts_of_one_model_are_not_sent_to_the_next() -> None:
@@ -180,7 +183,7 @@ async def test_too_many_complaints_about_tools_end_in_a_request_without_any() ->
             assert [batch async for batch in batches]
     assert len(upstream.asks) == 18
     assert told[-1].code == "tools_refused"
-    known = lessons.of("m")
+    known = lessons.of("m", NOBODY)
     assert known is not None
     assert known.tools
     assert len(known.refused_tools) == 16
