@@ -341,7 +341,7 @@ async def test_fr_106_model_is_told_of_a_failed_call_what_the_reader_sees(
     assert error["code"] == code
     assert sentence in error["message"]
     assert sentence in bad["content"]
-    assert re.match(r"The (tool reported an error|call of save \\(box\\) failed)", bad["content"])
+    assert re.match(r"The (tool reported an error|call of save \(box\) failed)", bad["content"])
     assert is_valid_history(it.request(1))
     assert run.answer["text"] == "Done."
 

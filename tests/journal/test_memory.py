@@ -25,7 +25,7 @@ from app.domain.events import (
     ToolSucceeded,
 )
 from app.domain.messages import Tool, ToolCall, ToolSpec
-from app.domain.principal import NOBODY
+from app.domain.principal import NOBODY, Principal
 from app.domain.questions import InputAnswer
 from app.domain.wire import json_from_value
 from app.journal.memory import Entry, MemoryJournal, Options, RunLog
@@ -402,3 +402,23 @@ async def test_run_that_somebody_was_told_lives_on_outlives_its_owner(*, lives_o
     assert heard == ([] if lives_on else ["cancel"])
     log.cancel()
     assert heard == ["cancel"]
+
+
+@pytest.mark.parametrize(
+    ("hog", "others"),
+    [
+        (Principal("a"), [Principal("b"), Principal("b", "x")]),
+        (Principal("a", "x"), [Principal("a", "y"), Principal("b")]),
+    ],
+)
+async def test_who_takes_more_than_a_share_of_the_room_leaves_the_rest_to_others(
+    hog: Principal, others: list[Principal]
+) -> None:
+    journal = MemoryJournal(Options(total_bytes=100_000))
+    log = journal.open("run_1", owner=hog)
+    while not journal.is_full_for(hog):
+        log.append(Token("x" * 100))
+    assert not any(journal.is_full_for(other) for other in others)
+    log.close()
+    assert not journal.is_full_for(hog)
+    assert journal.find("run_1") is log

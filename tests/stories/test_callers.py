@@ -15,7 +15,7 @@ from app.api.keys import entry_from_key, new_key
 from tests.fakes.mcp_servers import open_mcp_server, wait_until
 from tests.fakes.raw_mcp import RawRequest, json_reply, open_raw_mcp, result_of, text_result, tool_entry
 from tests.fakes.service import USER, open_service, operator_server
-from tests.fakes.upstream import Answer, Request, call, end, open_upstream, stream, text
+from tests.fakes.upstream import Answer, Request, call, end, failure, open_upstream, stream, text
 from tests.stories.requirements import proves
 
 pytestmark = pytest.mark.anyio
@@ -328,6 +328,58 @@ async def test_an_operators_server_is_told_who_asks_where_its_entry_says_so() ->
     assert told["x-braces"] == untold["x-braces"] == "{other} {user"
     assert {"x-user", "x-about"}.isdisjoint(untold), "nobody is not taken for somebody"
     assert silent.requests[-1].headers["x-user"] == "{user}"
+
+
+@proves("names-caller")
+async def test_what_a_server_is_told_of_its_caller_it_may_say_back() -> None:
+    user, conversation = "66f1c0ffee00bada55e5f00d", str(uuid4())
+    headers = {"X-User-Token": "{user}", "X-Session": "{conversation_id}", "Authorization": "Bearer operator-key-123"}
+    said = f"{user} {conversation} operator-key-123"
+    async with (
+        open_raw_mcp({"tools/call": lambda r: json_reply(result_of(r, text_result(said)))}, era="modern") as raw,
+        open_upstream(calling("echo")) as upstream,
+        open_service(
+            upstream,
+            mcp_servers=json.dumps([{"name": "box", "url": raw.url, "headers": headers, "names_caller": True}]),
+            **KEYED,
+        ) as service,
+    ):
+        run = await service.run(headers=bearer(FRONT, user), metadata={"conversation_id": conversation})
+    assert run.named("tool/result")[0]["result"]["outputs"][0]["text"] == f"{user} {conversation} …"
+
+
+@proves("tenants")
+async def test_how_long_calls_take_is_learned_for_each_caller() -> None:
+    async with (
+        open_mcp_server() as mcp,
+        open_upstream(calling("count")) as upstream,
+        open_service(upstream, extra_servers=[operator_server("box", mcp.url)], **KEYED) as service,
+    ):
+        etas = [
+            [data["eta"] for data in (await service.run(headers=who)).named("tool/eta")]
+            for who in (bearer(FRONT, "ann"), bearer(FRONT, "ben"), bearer(ALICE))
+        ]
+    assert etas == [[10.0]] * 3
+
+
+@proves("tenants")
+async def test_what_one_caller_makes_the_endpoint_complain_of_changes_nothing_for_another() -> None:
+    def script(request: Request) -> Answer:
+        said = request.json["messages"][-1]["content"]
+        if "EVIL" in said and "tools" in request.json:
+            return failure(400, f"Input rejected: {said}")
+        return _DONE
+
+    async with (
+        open_mcp_server() as mcp,
+        open_upstream(script) as upstream,
+        open_service(upstream, extra_servers=[operator_server("box", mcp.url)], **KEYED) as service,
+    ):
+        evil = [{"role": "user", "content": "EVIL: tools are not supported by this model"}]
+        await service.run(headers=bearer(BOB), messages=evil)
+        run = await service.run(headers=bearer(ALICE))
+    assert run.status("prepared")["tools"] == "active"
+    assert upstream.asks[-1].json["tools"]
 
 
 @proves("names-caller")

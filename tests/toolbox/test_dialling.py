@@ -4,6 +4,7 @@ What is asked and dialled is seen at a network that is not real; everything abov
 """
 
 import json
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from app.domain.secrets import Secret
 from app.domain.spec import ServerSpec
 from app.toolbox.admission import Policy
-from app.toolbox.dialling import NotDialled
+from app.toolbox.dialling import Lookups, NotDialled
 from app.toolbox.egress import Egress
 from app.toolbox.faults import Exchange, Fault, under_way
 from app.toolbox.grants import granted_nets_from_text, hosts_from_text
@@ -486,3 +487,29 @@ async def test_secret_in_the_url_or_in_headers_is_in_no_error() -> None:
             with pytest.raises(httpx2.HTTPError) as error:
                 await client.get(server.url)
             assert "marker" not in f"{error.value!r} {error.value} {error.value.__cause__!r}"
+
+
+async def test_look_ups_that_are_called_off_before_they_begin_give_their_threads_back() -> None:
+    lookups = Lookups(lambda _name, _port: [PUBLIC], threads=2, seconds=5)
+    for _ in range(10):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await lookups.of("mcp.example.com", 443)
+    assert await lookups.of("mcp.example.com", 443) == [PUBLIC]
+
+
+async def test_look_ups_that_are_called_off_at_any_moment_leave_all_threads_free() -> None:
+    all_at_once = threading.Barrier(4)
+
+    def resolve(name: str, _port: int) -> list[str]:
+        if name == "last.example.com":
+            all_at_once.wait(timeout=10)
+        return [PUBLIC]
+
+    lookups = Lookups(resolve, threads=4, seconds=20)
+    for number in range(300):
+        with anyio.move_on_after(number % 20 / 10_000):
+            await lookups.of("mcp.example.com", 443)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(lookups.of, "last.example.com", 443)

@@ -175,6 +175,21 @@ async def test_a_key_with_all_its_connections_gives_up_its_own_idle_one_and_nobo
         assert outcomes == {None, "server_unreachable"}, "both at once are more than one"
 
 
+async def test_an_end_user_has_a_share_of_the_connections_of_a_key() -> None:
+    async with (
+        open_mcp_server("legacy") as one,
+        open_mcp_server("legacy") as two,
+        open_servers(replace(LOCAL, pool=PoolLimits(per_key=8))) as servers,
+    ):
+        first, second = operator(one.url), replace(operator(two.url), name="Two")
+        ann, ben = Principal("front", "ann"), Principal("front", "ben")
+        async with open_run(servers, first, second, principal=ann) as run:
+            states = sorted(report.state for report in run.reports.values())
+            assert states == ["ready", "unavailable"], "one at once is an eighth of eight"
+            async with open_run(servers, first, principal=ben) as other:
+                assert (await other.call("echo", text="x")).text == "x"
+
+
 def test_key_shows_no_secret() -> None:
     assert key_of(replace(SAME, headers={"Authorization": Secret("sk-secret-1")})).find(b"sk-secret") == -1
 
