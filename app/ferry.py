@@ -40,7 +40,9 @@ class Ferry:
         async def cross(person: Person) -> tuple[Answer, Usage | None]:
             return await self._cross(spec, facts, record, person=person)
 
-        self.tasks.start_soon(lambda: carry(record, cross, limits=self.limits), name=record.run_id)
+        self.tasks.start_soon(
+            lambda: carry(record, cross, limits=self.limits, caller=spec.principal.key), name=record.run_id
+        )
 
     async def _cross(
         self, spec: RunSpec, facts: ModelFacts, record: RunRecord, *, person: Person

@@ -23,11 +23,12 @@ Crossing: TypeAlias = Callable[[Person], Awaitable[tuple[Answer, Usage | None]]]
 """What a run does from its first event to its answer; questions go to the person."""
 
 
-async def carry(record: RunRecord, cross: Crossing, *, limits: RunLimits) -> None:
+async def carry(record: RunRecord, cross: Crossing, *, limits: RunLimits, caller: str = "") -> None:
     """Carry a run to its end and record exactly one terminal event, whatever happens.
 
     Cancelling through the record ends the run as `aborted`; a cancellation from outside, when the process stops, ends
-    it with `shutting_down`. Questions that are open then are resolved before anything else is told.
+    it with `shutting_down`. Questions that are open then are resolved before anything else is told. `caller` is for the
+    log: the id of the API key.
     """
     run_id.set(record.run_id)
     begun = anyio.current_time()
@@ -53,7 +54,7 @@ async def carry(record: RunRecord, cross: Crossing, *, limits: RunLimits) -> Non
         record.close()
         last = ending[-1]
         how = last.outcome if isinstance(last, Finished) else last.code if isinstance(last, Failed) else ""
-        _log.info("run ended: %s, after %.3f s", how, anyio.current_time() - begun)
+        _log.info("run ended: %s, after %.3f s%s", how, anyio.current_time() - begun, caller and f", key {caller}")
 
 
 async def _ending(cross: Crossing, person: Person, deadline: Deadline, *, seconds: float) -> list[Event]:

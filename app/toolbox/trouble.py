@@ -58,6 +58,9 @@ class Trouble(Exception):
         """What came with the server's error, as it came."""
 
 
+_QUERY = re.compile(r"(?<=://)([^\s\"?]*)\?[^\s\"]*")
+
+
 def masked(text: str, server: ServerSpec) -> str:
     """Take out the words of the server's headers and query that may be secrets, in case it says them back."""
     secrets = sorted(set(_secrets(server)), key=len, reverse=True)  # one may begin with another
@@ -96,7 +99,8 @@ def trouble_from_fault(fault: Fault, server: ServerSpec) -> Trouble:
         # Behind a server error or a gateway's there may be a tool that ran.
         return Trouble("tool_outcome_unknown", fault.reason, fault=fault)
     if fault.challenge:
-        fault = Fault(fault.kind, fault.reason, fault.status, said(fault.challenge, server))
+        challenge = _QUERY.sub(r"\1", said(fault.challenge, server))
+        fault = Fault(fault.kind, fault.reason, fault.status, challenge)
     return Trouble("tool_failed", fault.reason, fault=fault)
 
 
