@@ -26,7 +26,7 @@ from tests.fakes.raw_mcp import (
 )
 from tests.fakes.service import Run
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 MOST_GROWN: Final = 96 * MIB
 STREAM: Final = "text/event-stream"

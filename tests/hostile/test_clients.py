@@ -13,7 +13,7 @@ from tests.fakes.mcp_servers import wait_until
 from tests.fakes.raw_mcp import HANG, open_raw_mcp
 from tests.fakes.upstream import Answer, frame, stream, text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 MOST_GROWN: Final = 64 * MIB
 MOST_TAKEN: Final = 16 * MIB

@@ -8,7 +8,7 @@ from tests.fakes.hostile import MIB, Tally, Victim, open_siege, pouring
 from tests.fakes.raw_mcp import open_raw_mcp
 from tests.hostile.floods import FLOODS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 MOST_GROWN: Final = 96 * MIB
 MOST_TAKEN: Final = 40 * MIB

@@ -22,7 +22,7 @@ from tests.fakes.raw_mcp import (
 from tests.fakes.service import Run
 from tests.hostile.floods import FLOODS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 MOST_GROWN: Final = 96 * MIB
 EVIL: Final = "a" * 40 + "!"

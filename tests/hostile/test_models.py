@@ -9,7 +9,7 @@ from tests.fakes.hostile import MIB, Endless, Victim, open_siege
 from tests.fakes.service import Run, open_service
 from tests.fakes.upstream import Answer, call, chunk, end, frame, open_upstream, reasoning, text
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
 MOST_GROWN: Final = 160 * MIB
 MOST_TAKEN: Final = 160 * MIB
