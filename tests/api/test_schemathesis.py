@@ -21,6 +21,8 @@ from tests.fakes.raw_mcp import open_raw_mcp
 from tests.fakes.service import USER, open_service, operator_server
 from tests.fakes.upstream import Answer, Request, call, end, open_upstream, stream, text
 
+pytestmark = pytest.mark.soak
+
 KEY = "tf_key-of-a-caller"
 SCHEMA: Any = schemathesis.openapi.from_dict(create_app(Settings.for_demo(auth="none")).openapi())
 Case: TypeAlias = Any

@@ -45,6 +45,8 @@ from tests.fakes.raw_mcp import (
 from tests.fakes.service import USER, events
 from tests.fakes.upstream import Answer, FakeUpstream, Request, call, end, failure, open_upstream, stream, text
 
+pytestmark = pytest.mark.soak
+
 CALLER_KEY = "tf_zqCallerKey-5e1f7a"
 MODEL_KEY = "zqModelKey/9c+2b~41"
 HF_TOKEN = "zqHubToken-07d3aa"

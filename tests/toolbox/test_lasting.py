@@ -125,7 +125,9 @@ async def test_person_is_announced_only_by_runs_that_have_one() -> None:
 
 
 async def test_session_is_opened_before_the_first_call_wants_it() -> None:
-    async with open_mcp_server("legacy") as server, open_servers(LOCAL) as servers:
+    # On a busy machine the goodbye to the server may take a while.
+    unhurried = replace(LOCAL, connection=replace(QUICK, close_seconds=5.0))
+    async with open_mcp_server("legacy") as server, open_servers(unhurried) as servers:
         async with open_run(servers, operator(server.url)) as holder, open_run(servers, operator(server.url)):
             await wait_until(lambda: len(server.sessions) == 2)
             assert server.rpc["tools/call"] == 0
