@@ -73,7 +73,7 @@ def _log_the_uncaught() -> None:
         if isinstance(error, Exception):
             log.critical("the process broke", exc_info=error)
         else:  # Ctrl-C
-            interpreters_own(kind, error, trace)  # pyright: ignore[reportArgumentType]
+            interpreters_own(kind, error, trace)  # pyright: ignore[reportArgumentType] - the hook says what they are
 
     def on_thread(raised: threading.ExceptHookArgs) -> None:
         if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):

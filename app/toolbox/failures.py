@@ -13,6 +13,8 @@ import anyio
 from cachetools import LRUCache
 
 _REMEMBERED = 4096
+_MOST_COUNTED = 256
+"""Failures of one key that are kept; more than any budget has."""
 
 
 @dataclass(slots=True)
@@ -27,7 +29,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class _Count:
-    failed_at: deque[float] = field(default_factory=deque[float])
+    failed_at: deque[float] = field(default_factory=lambda: deque[float](maxlen=_MOST_COUNTED))
     under_way: int = 0
     changed: anyio.Event = field(default_factory=anyio.Event)
 

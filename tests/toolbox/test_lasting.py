@@ -732,3 +732,14 @@ async def test_tool_that_wants_authorization_is_asked_once_in_a_run_and_others_g
         assert names_of(run) == ["open"]
         assert raw.asked["tools/call"] == 2
         assert [report.state for report in run.events if isinstance(report, ServerReport)] == ["ready", "authRequired"]
+
+
+async def test_server_that_asks_much_and_takes_no_answer_gets_few_at_once() -> None:
+    def call(request: RawRequest) -> bytes:
+        pings = [{"jsonrpc": "2.0", "id": f"p{number}", "method": "ping"} for number in range(100)]
+        return sse_reply([*pings, result_of(request, text_result("fine"))])
+
+    async with open_raw_mcp({"tools/call": call, "POST": HANG}) as raw, open_lone_run(operator(raw.url)) as run:
+        assert (await run.call("echo")).text == "fine"
+        assert 0 < raw.open_connections <= 24
+        assert 0 < raw.asked["POST"] <= 16
